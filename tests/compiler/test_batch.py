@@ -110,6 +110,18 @@ def test_a_job_that_fails_with_every_batch_ends_with_its_reason(tmp_path: Path) 
     assert "no such column" in done.stderr
 
 
+def test_a_script_that_is_not_there_is_told_before_any_try(tmp_path: Path) -> None:
+    words = ("--batch", "rows", str(tmp_path / "nowhere.py"))
+
+    argv = (sys.executable, "-m", "toolkit.cli.main", "batch", *words)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 78
+    assert done.stderr == f"[toolkit] error: {tmp_path}/nowhere.py: expected a script, found nothing\n"
+
+
 def test_an_unknown_variant_is_an_error(tmp_path: Path) -> None:
     done = batch(tmp_path, "--variant", "faster")
 

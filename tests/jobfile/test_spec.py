@@ -165,6 +165,13 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--stop-after", "soon"], ["toolkit run: --stop-after: ", "30s", "'soon'"]),
         (["--checkpoints", "j", "--job-dir", "j"], ["toolkit run: --checkpoints: expected a folder beside the job's"]),
         (
+            ["--channel", "a=/m:Pipe:FastFile"],
+            [
+                "toolkit run: --channel: expected PATH:MODE with one mode",
+                "found '/m:Pipe:FastFile' with Pipe and FastFile",
+            ],
+        ),
+        (
             ["--channel", "a=/m:FileSystem:Pipe"],
             ["toolkit run: --channel: expected PATH:FileSystem", "and no mode, found '/m:FileSystem:Pipe'"],
         ),
@@ -379,6 +386,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         ("hyperparameter: &a {x: [*a]}", ["job.yaml: $.hyperparameter.x[0]", "alias of the object that contains it"]),
         ("a: !!python/object/apply:os.system [ls]", ["job.yaml", "expected YAML"]),
         ("a: b\n---\nc: d", ["job.yaml", "expected YAML"]),
+        ("\n".join(f"x{at}: &a{at} [{f'*a{at - 1}, ' * 9 * (at > 0)}1]" for at in range(20)), ["at most 1,000,000"]),
     ],
 )
 def test_a_wrong_yaml_file_is_named(tmp_path: Path, content: str, words: list[str]) -> None:

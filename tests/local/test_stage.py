@@ -16,7 +16,7 @@ from tests.local.nobody import nobodys_folder
 from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
-from toolkit.jobs.folders import RUN_MARK
+from toolkit.jobs.folders import RUN_MARK, is_locked
 from toolkit.local import check, source, stage
 from toolkit.local.earlier import Earlier
 from toolkit.log import Log
@@ -448,6 +448,12 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
         stage.claim(tmp_path / "job")
 
     assert (tmp_path / "job/thesis.tex").exists()
+
+
+def test_a_file_in_the_jobs_place_is_no_running_job(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("")
+
+    assert not is_locked(tmp_path / "job")
 
 
 def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:

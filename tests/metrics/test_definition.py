@@ -59,6 +59,11 @@ def test_a_regex_that_cannot_be_used_names_metric_file_and_position(regex: str, 
     assert raised.value.exit_code == 78
 
 
+def test_a_metric_without_a_name_is_refused() -> None:
+    with pytest.raises(ContractError, match="expected a metric's name, found none for '\\(x\\)'"):
+        compile([("good", "(x)"), ("", "(x)")], "job.toml")
+
+
 def test_a_doubtful_class_is_no_noise() -> None:
     """Python warns of `[[` on stderr, and warnings are errors here."""
     (definition,) = compile([("a", "[[0-9]+=([0-9.]+)")], "metrics.json")

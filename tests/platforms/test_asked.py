@@ -387,6 +387,10 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
             "TOOLKIT_HYPERPARAMETERS: expected a JSON object, as {\"epochs\": 5}, found 'epochs=5'",
         ),
         (
+            {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": '{"a": ' + "[" * 100_000},
+            "TOOLKIT_HYPERPARAMETERS: expected a JSON object",
+        ),
+        (
             {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": "train"},
             "TOOLKIT_CHANNELS: expected NAME=PATH[:MODE], found 'train'",
         ),

@@ -24,6 +24,7 @@ from toolkit.platforms.place import expanded, job_name, number, numbered
         ("r[1-2]s[01-02]", ["r1s01", "r1s02", "r2s01", "r2s02"]),
         ("digits-[0-1].digits", ["digits-0.digits", "digits-1.digits"]),
         ("n[5]", ["n5"]),
+        ("n[5]" * 3000, ["n5" * 3000]),
         ("b,a", ["b", "a"]),
     ],
 )
@@ -44,8 +45,13 @@ def test_a_list_of_hosts_is_expanded_in_its_order(text: str, hosts: list[str]) -
         ("n[3-1]", "counts up"),
         ("n[0-999999999]", "counts up"),
         ("n[1-90000],m[1-90000]", "at most 100,000 hosts"),
-        ("a,a", "found a twice"),
-        ("n[1-2],n2", "found n2 twice"),
+        ("a,a", "found 'a' twice"),
+        ("n[1-2],n2", "found 'n2' twice"),
+        ("a[0-99999]b[0-99999]c[0-99999]", "at most 100,000 hosts"),
+        ("n[0-99998],n99998", "found 'n99998' twice"),
+        (f"n[{'0' * 5000}1]", "numbers and ranges"),
+        ("n[1-\N{ARABIC-INDIC DIGIT TWO}]", "numbers and ranges"),
+        ("n[1]" * 3000 + "[", "closed once"),
     ],
 )
 def test_what_is_no_list_of_hosts_is_refused_by_the_variables_name(text: str, reason: str) -> None:

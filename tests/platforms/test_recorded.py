@@ -116,3 +116,44 @@ def test_two_jobs_on_one_node_get_ports_that_differ() -> None:
 
     assert len(ports | {port - 1 for port in ports}) == 200
     assert all(20_001 < port < 32_000 for port in ports)
+
+
+@pytest.mark.parametrize("ends", ["", "9" * 18, "\N{SUPERSCRIPT TWO}", "1795241805"])
+@pytest.mark.parametrize("job", ["7", "\N{SUPERSCRIPT TWO}", "9" * 5000])
+def test_a_number_of_slurms_that_is_none_ends_no_job(job: str, ends: str) -> None:
+    environ = {**RECORDED["slurm_srun"]["environ"], "SLURM_JOB_ID": job, "SLURM_JOB_END_TIME": ends}
+
+    place = find({"platform": "slurm", "environ": environ})
+
+    assert place.notes == ("Slurm ends this job at 2026-11-21 06:16:45 UTC",) * (ends == "1795241805")
+
+
+def test_one_component_of_a_heterogeneous_job_says_that_the_others_take_no_part() -> None:
+    environ = {**RECORDED["slurm_srun"]["environ"], "SLURM_HET_SIZE": "2"}
+
+    (note,) = find({"platform": "slurm", "environ": environ}).notes
+
+    assert "the nodes of the other components of 2 take no part" in note
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "reason"),
+    [
+        ("vertex", {"CLUSTER_SPEC": "[" * 100_000}, 'CLUSTER_SPEC: expected {"cluster": '),
+        ("vertex", {"CLUSTER_SPEC": '{"cluster": {"pool": "a:22"}, "task": {}}'}, "CLUSTER_SPEC: expected"),
+        ("vertex", {"CLUSTER_SPEC": '{"cluster": {"pool": ["a:22"]}, "task": null}'}, "CLUSTER_SPEC: expected"),
+        # A step with --het-group=0,1 of one node each, by srun's manual (25.05).
+        (
+            "slurm",
+            {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n2", "SLURM_HET_SIZE": "2", "SLURM_NODEID": "1"},
+            "SLURM_NODEID: expected a step in one component of the heterogeneous job, found node 1 of",
+        ),
+    ],
+)
+def test_variables_that_describe_no_place_are_refused_by_name(
+    platform: str, environ: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ContractError) as caught:
+        find({"platform": platform, "environ": environ})
+
+    assert str(caught.value).startswith(reason)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.train.base import ROOT
 from tests.train.test_process import mounts
 
 TRAIN = (sys.executable, "-m", "toolkit.cli.main", "train")
@@ -103,6 +104,18 @@ def test_a_platforms_job_without_a_script_ends_with_78_and_says_how_to_name_one(
     assert status == 78
     assert "ExitCode 78" in (tmp_path / "base/pod/output/failure").read_text()
     assert "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file" in said
+
+
+def test_a_current_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    argv = ("sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *TRAIN)
+    environ = {"PATH": os.environ["PATH"], "TOOLKIT_BASE": str(tmp_path / "ml"), "PYTHONPATH": str(ROOT)}
+
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 78
+    assert "train: expected a current folder, found that it was removed" in done.stderr
+    assert "ExitCode 78" in (tmp_path / "ml/output/failure").read_text()
 
 
 @pytest.mark.skipif(Path("/opt/ml/input/config").exists(), reason="this machine has an /opt/ml")

@@ -81,8 +81,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         ContractError, UserError: an option is wrong, or the job fails with the smallest batch for another reason than
             memory.
     """
+    import msgspec
+
     from toolkit.jobfile.options import Origin
     from toolkit.jobfile.spec import size_bytes
+    from toolkit.local.check import check
     from toolkit.probe.host import memory_bytes
 
     if not arguments.job:
@@ -91,6 +94,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     run_command.add(parser)
     parsed = vars(parser.parse_args(arguments.job)) | {"command": "run"}
     job = run_command.read(parsed, Path.cwd(), run_command.stamp(time.time_ns()))
+    with tempfile.TemporaryDirectory() as folder:  # The tries have folders of their own.
+        run_of_its_own = msgspec.structs.replace(job.run, job_dir=Path(folder, "try"))
+        check(msgspec.structs.replace(job, run=run_of_its_own))
     own = job.spec.hyperparameters.get(arguments.batch)
     given = int(own) if str(own).isdecimal() else None
     start = arguments.start or given or 8

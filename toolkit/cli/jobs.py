@@ -39,5 +39,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     elif told:
         print(facts.table(told, relative_to=Path.cwd()))
     else:
-        log.info("no jobs" if not known else "no job runs; without --running those that ended are shown")
+        without = "no list of jobs is kept: neither HOME nor XDG_STATE_HOME names a folder"
+        none = "no jobs" if catalogue.home(os.environ) else without
+        log.info("no job runs; without --running those that ended are shown" if known else none)
     return 0

@@ -248,7 +248,12 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
     elif FILE_SYSTEM in words or any(word in ACCESS for word in words):
         expected = "expected PATH:FileSystem or PATH:FileSystem:rw and no mode"
         raise ContractError(f"{expected}, found {value!r}", where=origin.of("channel"))
-    mode = next((mode for word in words for mode in MODES if mode == word), MODES[0])
+    modes = [mode for word in words for mode in MODES if mode == word]
+    if len(modes) > 1:
+        raise ContractError(
+            f"expected PATH:MODE with one mode, found {value!r} with {' and '.join(modes)}", where=origin.of("channel")
+        )
+    mode = (*modes, MODES[0])[0]
     access = next((each for each in ACCESS if each in words), ACCESS[0])
     found = Channel(name=name, folder=Path(), mode=mode, sharded=SHARDED in words, file_system=access)
     return _placed(found, path, origin)

@@ -1,7 +1,9 @@
 """A document that a person wrote, as TOML, JSON or YAML: text in, values out. Its name says which."""
 
 import contextlib
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import count
 from pathlib import PurePath
 from typing import Any
 
@@ -9,6 +11,7 @@ from toolkit.errors import ContractError
 from toolkit.records import decode
 
 YAML = (".yaml", ".yml")
+MOST_VALUES = 1_000_000  # A few lines of aliases in YAML can make billions.
 SUFFIXES = (".toml", ".json", *YAML)
 
 
@@ -38,7 +41,7 @@ def parse(content: bytes, path: PurePath) -> Any:
             f"expected {kind}, found bytes that are not UTF-8 ({error.reason})", where=str(path)
         ) from None
     found = _yaml(text, path) if path.suffix.lower() in YAML else _toml(text, path)
-    return _as_json(found, f"{path}: $", ())
+    return _as_json(found, f"{path}: $", (), count())
 
 
 def _check_once(content: bytes, path: PurePath) -> None:
@@ -56,10 +59,14 @@ def _check_once(content: bytes, path: PurePath) -> None:
         json.loads(content, object_pairs_hook=once)
 
 
-def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
-    """Return *value*, found at the place *where* inside the containers *above* (their ids), as JSON could hold it."""
+def _as_json(value: Any, where: str, above: tuple[int, ...], seen: Iterator[int]) -> Any:
+    """Return *value*, found at the place *where* inside the containers *above* (their ids), as JSON could hold it;
+    *seen* counts the values."""
     from datetime import date, time
 
+    if next(seen) > MOST_VALUES:
+        message = f"expected at most {MOST_VALUES:,} values, found more"
+        raise ContractError(message, where=where, hint="An alias of YAML (*name) stands for all that it names.")
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (date, time)):
@@ -68,7 +75,7 @@ def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
         raise ContractError("expected a value, found an alias of the object that contains it", where=where)
     inside = (*above, id(value))
     if isinstance(value, (list, tuple)):
-        return [_as_json(part, f"{where}[{index}]", inside) for index, part in enumerate(value)]
+        return [_as_json(part, f"{where}[{index}]", inside, seen) for index, part in enumerate(value)]
     if not isinstance(value, dict):
         expected = "expected text, a number, true or false, null, a list or a table"
         raise ContractError(f"{expected}, found {type(value).__name__}", where=where)
@@ -76,7 +83,7 @@ def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
         if not isinstance(name, str):
             found = f"expected a name that is text, found {type(name).__name__}"
             raise ContractError(found, where=f"{where}.{name}", hint="Put it in quotes.")
-    return {name: _as_json(part, f"{where}.{name}", inside) for name, part in value.items()}
+    return {name: _as_json(part, f"{where}.{name}", inside, seen) for name, part in value.items()}
 
 
 def _toml(text: str, path: PurePath) -> Any:

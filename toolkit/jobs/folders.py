@@ -62,7 +62,7 @@ def is_locked(job_dir: Path) -> bool:
     try:
         with files.opened(job_dir / RUN_MARK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True

@@ -55,6 +55,8 @@ def compile(definitions: Sequence[tuple[str, str]], source: str) -> tuple[Defini
 def _compiled(name: str, regex: str, source: str) -> Definition:
     import warnings  # Its import costs start-up time, which a job without metrics need not pay.
 
+    if not name:
+        raise ContractError(f"expected a metric's name, found none for {regex!r}", where=source)
     if len(regex) > LONGEST_REGEX:
         raise ContractError(
             f"metric {name[:80]!r}: expected a regular expression of at most {LONGEST_REGEX:,} characters, found"

@@ -6,7 +6,6 @@ code is not moved: it stays in the job file's `source` folder. Scripts get the s
 platform; sagemaker/write.py makes those variables that show SageMaker's documents.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -29,11 +28,10 @@ from toolkit.jobfile.file import read as read_job_file
 from toolkit.jobfile.options import Origin, check_options, from_arguments, joined
 from toolkit.jobfile.spec import JobFile, complete
 from toolkit.log import Log
-from toolkit.masking.excerpt import beginning
 from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
-from toolkit.platforms.folders import absolute, below
-from toolkit.platforms.place import Place, job_name
+from toolkit.platforms.folders import absolute, below, current
+from toolkit.platforms.place import Place, job_name, object_in
 from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents, variables, write
 from toolkit.platforms.sagemaker import read as sagemaker
@@ -46,7 +44,6 @@ HINT = (
     f" or let `toolkit run SCRIPT` simulate the platform. {variables.BASE_DIR} names the folder of SageMaker's"
     " documents"
 )
-SHOWN = 60  # Characters of a wrong value.
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 Find = Callable[[Mapping[str, str], Settings], Place]
 
@@ -172,7 +169,7 @@ def _given(
     Without a name, the only script of the code folder is the job's. *programs*: the other sources that may name a
     script.
     """
-    here = Path.cwd()
+    here = current()
     plugin = sagemaker.plugin(environ) is not None or not needs_script
     file = _job_file(ours, places)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
@@ -217,7 +214,8 @@ def _variables(ours: Settings, here: Path) -> dict[str, Any]:
     given = {"channel": pairs, "distribution": ours.distribution or None}
     options = from_arguments(given, here, Origin(where="environment", names=_named(ours)))
     if ours.hyperparameters:
-        options["hyperparameter"] = _object(ours.hyperparameters)
+        expected = 'a JSON object, as {"epochs": 5}'
+        options["hyperparameter"] = object_in(ours.hyperparameters, "TOOLKIT_HYPERPARAMETERS", expected)
     return options
 
 
@@ -225,17 +223,6 @@ def _named(ours: Settings) -> dict[str, str]:
     """Return the variable's name for each option that a variable sets."""
     held = {"channel": "channels", "distribution": "distribution", "hyperparameter": "hyperparameters"}
     return {option: settings.PREFIX + field.upper() for option, field in held.items() if getattr(ours, field)}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        message = f'expected a JSON object, as {{"epochs": 5}}, found {beginning(text, SHOWN)!r}'
-        raise ContractError(message, where="TOOLKIT_HYPERPARAMETERS")
-    return values
 
 
 def _program(program: str, code: Path, here: Path) -> dict[str, str]:

@@ -62,6 +62,7 @@ def assemble(
     _warn_of_strangers(cluster, ours, log)
     _warn_of_shared_names(spec, log)
     _warn_of_several_strategies(spec.strategy, log)
+    _warn_of_unknown_groups(spec, place, log)
     return Job(
         name=spec.name or place.name,
         settings=msgspec.structs.replace(
@@ -147,6 +148,17 @@ def _warn_of_several_strategies(asked: Strategy, log: Log) -> None:
         log.warning(
             f"the job enables several distributions: {', '.join((asked.name, *asked.ignored))}. {asked.name} is used."
             " Enable one of them"
+        )
+
+
+def _warn_of_unknown_groups(spec: JobSpec, place: Place, log: Log) -> None:
+    """Warn of groups of the distribution that the job has not: without one that it has, no rank is distributed."""
+    known = {group.name for group in place.groups} | {place.group}
+    unknown = sorted(set(spec.groups or ()) - known) if spec.strategy.name != "script" else []
+    if unknown:
+        log.warning(
+            f"the distribution is for the instance groups {', '.join(spec.groups or ())}: expected those of the job"
+            f" ({', '.join(sorted(known))}). Hosts of other groups run the script alone"
         )
 
 

@@ -28,6 +28,20 @@ def absolute(path: Path | str, name: str) -> Path:
         ) from None
 
 
+def current() -> Path:
+    """Return the current folder.
+
+    Raises:
+        ContractError: it was removed, or cannot be read.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        found = f"found that it was removed or cannot be read ({error.strerror})"
+        hint = "Start train in a folder that exists."
+        raise ContractError(f"expected a current folder, {found}", where="train", hint=hint) from None
+
+
 def below(base: str, environ: Mapping[str, str], *, name: str = "TOOLKIT_BASE") -> Folders:
     """Return the folders below *base* ("": /opt/ml), which the variable *name* names. They need not exist.
 

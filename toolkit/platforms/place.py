@@ -1,12 +1,15 @@
 """Pure: the place where a job runs, from an orchestrator's variables: its hosts, which one this is, and more."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
 from toolkit.job.strategy import StrategyName
+from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
@@ -22,7 +25,7 @@ MOST_HOSTS = 100_000
 HOMOGENEOUS = "homogeneousCluster"
 # Characters that are replaced by "-" in the names of jobs and folders.
 _ODD = lazy(r"[^A-Za-z0-9]+")
-_RANGE = lazy(r"(\d+)(?:-(\d+))?")
+_RANGE = lazy(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -70,16 +73,16 @@ def expanded(text: str, where: str) -> tuple[str, ...]:
     Raises:
         ContractError: the text is not such a list, or has more than 100,000 hosts; *where* names the variable.
     """
-    found: list[str] = []
-    for part in _parts(text, where):
-        found += _names(part, where)
-        if len(found) > MOST_HOSTS:
-            raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=where)
+    every = (host for part in _parts(text, where) for host in _names(part, where))
+    found = dict[str, None]()
+    for host in islice(every, MOST_HOSTS + 1):
+        if host in found:
+            raise ContractError(f"expected each host once, found {_short(host)} twice", where=where)
+        found[host] = None
+    if len(found) > MOST_HOSTS:
+        raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=where)
     if not found:
         raise ContractError("expected hosts, as algo-1,algo-2 or algo-[1-2], found none", where=where)
-    if len(set(found)) < len(found):
-        twice = next(host for host in found if found.count(host) > 1)
-        raise ContractError(f"expected each host once, found {twice} twice", where=where)
     return tuple(found)
 
 
@@ -127,6 +130,21 @@ def number(text: str, where: str, *, below: int | None = None, least: int = 0) -
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) < below:
         return int(text)
     raise ContractError(f"expected a whole number, {least} to {below - 1:,}, found {text[:40]!r}", where=where)
+
+
+def object_in(text: str, where: str, expected: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, the value of the variable *where*; NaN and Infinity count as JSON.
+
+    Raises:
+        ContractError: it is none; the message shows its beginning. *expected* describes it.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ContractError(f"expected {expected}, found {_short(text)}", where=where)
+    return found
 
 
 def numbered(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -177,24 +195,28 @@ def _parts(text: str, where: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _names(part: str, where: str) -> list[str]:
-    """Return the names that *part* expands to; its last range varies fastest."""
-    head, bracket, rest = part.partition("[")
-    if not bracket:
-        return [part]
-    inside, _, tail = rest.partition("]")
-    tails = _names(tail, where) if tail else [""]
-    found: list[str] = []
-    for one in inside.split(","):
-        span = _RANGE.fullmatch(one.strip())
-        if span is None:
-            raise ContractError(f"expected numbers and ranges in brackets, found {_short(part)}", where=where)
-        first, last = int(span[1]), int(span[2] or span[1])
-        if not 0 <= last - first < MOST_HOSTS:
-            raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {one}", where=where)
-        found += [f"{head}{i:0{len(span[1])}d}{end}" for i in range(first, last + 1) for end in tails]
-    return found
+def _names(part: str, where: str) -> Iterator[str]:
+    """Yield the names that *part* expands to; its last range varies fastest."""
+    pieces: list[list[str]] = []
+    while part:
+        head, bracket, rest = part.partition("[")
+        inside, _, part = rest.partition("]")
+        pieces.append([head])
+        if bracket:
+            pieces.append([number for one in inside.split(",") for number in _numbers(one.strip(), where)])
+    return map("".join, product(*pieces))
+
+
+def _numbers(one: str, where: str) -> list[str]:
+    """Return the numbers of *one* range, each with the first's width."""
+    span = _RANGE.fullmatch(one)
+    if span is None:
+        raise ContractError(f"expected numbers and ranges in brackets, found {_short(one)}", where=where)
+    first, last = int(span[1]), int(span[2] or span[1])
+    if not 0 <= last - first < MOST_HOSTS:
+        raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {one}", where=where)
+    return [f"{number:0{len(span[1])}d}" for number in range(first, last + 1)]
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+    return repr(beginning(text, 60))

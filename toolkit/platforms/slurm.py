@@ -7,6 +7,7 @@ Variables as srun sets them (https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from toolkit.errors import ContractError
 from toolkit.platforms.place import Place, expanded, job_name, number
@@ -37,9 +38,10 @@ def find(environ: Mapping[str, str], _: Settings) -> Place:
         message = f"expected one task on each node, found {tasks}"
         raise ContractError(message, where="SLURM_STEP_TASKS_PER_NODE", hint=HINT)
     hosts = expanded(nodes, where)
+    _check_components(environ, hosts)
     at = number(environ.get("SLURM_NODEID", "0"), "SLURM_NODEID", below=len(hosts))
     job = environ["SLURM_JOB_ID"]
-    port = FIRST_PORT + 2 * (int(job) % PORTS if job.isdigit() else 0)
+    port = FIRST_PORT + 2 * (int(job) % PORTS if job.isascii() and job.isdigit() and len(job) <= 20 else 0)
     return Place(
         hosts=hosts,
         current=hosts[at],
@@ -55,9 +57,26 @@ def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
     if restarts != "0":
         notes.append(f"Slurm has requeued this job, {restarts} times so far")
-    ends = environ.get("SLURM_JOB_END_TIME", "")
-    if ends.isdigit():
+    with suppress(ValueError, OverflowError, OSError):  # Not set, or no time at all.
         from datetime import datetime, timezone
 
-        notes.append(f"Slurm ends this job at {datetime.fromtimestamp(int(ends), timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
+        ends = datetime.fromtimestamp(int(environ.get("SLURM_JOB_END_TIME", "")), timezone.utc)
+        notes.append(f"Slurm ends this job at {ends:%Y-%m-%d %H:%M:%S} UTC")
+    components = environ.get("SLURM_HET_SIZE", "1")
+    if components != "1":
+        notes.append(f"Slurm's job is heterogeneous: the nodes of the other components of {components} take no part")
     return tuple(notes)
+
+
+def _check_components(environ: Mapping[str, str], hosts: tuple[str, ...]) -> None:
+    """Raise ContractError for a step over several components of a heterogeneous job: Slurm lists one component's nodes
+    in each of them, and counts the nodes of all."""
+    at = environ.get("SLURM_NODEID", "0")
+    size = environ.get("SLURM_HET_SIZE", "1")
+    if size != "1" and at.isascii() and at.isdigit() and len(at) <= 20 and int(at) >= len(hosts):
+        raise ContractError(
+            f"expected a step in one component of the heterogeneous job, found node {at} of a component with"
+            f" {len(hosts)}: the step has several",
+            where="SLURM_NODEID",
+            hint="Start it with `srun --het-group=0 --ntasks-per-node=1 train`, or give the job one component.",
+        )

@@ -5,14 +5,13 @@ CLUSTER_SPEC lists the replicas of each worker pool; AIP_* name the folders for 
 2026-11). Vertex AI mounts each gs:// bucket below /gcs.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from toolkit.errors import ContractError
-from toolkit.platforms.place import Place, asked_hosts, job_name, number
+from toolkit.platforms.place import Place, asked_hosts, job_name, number, object_in
 from toolkit.settings import Settings
 
 
@@ -49,14 +48,16 @@ def _cluster(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Return (replicas by pool, the task): {} and {} without a CLUSTER_SPEC."""
     if not text:
         return {}, {}
-    try:
-        spec = json.loads(text)
-        pools = {str(name): [str(address) for address in pool] for name, pool in spec["cluster"].items()}
-        task = dict(spec["task"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        message = 'expected {"cluster": {"workerpool0": [...], ...}, "task": {"type": ..., "index": ...}}'
-        raise ContractError(message, where="CLUSTER_SPEC") from None
-    return pools, task
+    expected = '{"cluster": {"workerpool0": [...], ...}, "task": {"type": ..., "index": ...}}'
+    spec = object_in(text, "CLUSTER_SPEC", expected)
+    pools, task = spec.get("cluster"), spec.get("task")
+    if (
+        not isinstance(pools, dict)
+        or not isinstance(task, dict)
+        or not all(type(pool) is list for pool in pools.values())
+    ):
+        raise ContractError(f"expected {expected}, found another shape", where="CLUSTER_SPEC")
+    return {str(name): [str(address) for address in pool] for name, pool in pools.items()}, task
 
 
 def _mounted(uri: str) -> str:

@@ -64,6 +64,12 @@ def test_the_script_and_its_ranks_are_told_by_the_channel(
     assert (told.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
 
 
+def test_a_script_may_be_named_from_its_folder_as_a_shell_has_it(tmp_path: Path) -> None:
+    write(tmp_path, {**SOURCE, "entry_script": "./train.py"}, {})
+
+    assert job(tmp_path).entry == "train.py"
+
+
 def test_an_archive_in_the_channel_is_the_source(tmp_path: Path) -> None:
     write(tmp_path, {**SOURCE, "source_dir": "s3://bucket/code/source.tar.gz"}, {})
 

@@ -391,6 +391,20 @@ def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, address
 
 
 @pytest.mark.parametrize(
+    ("asked", "is_told"),
+    [('["gpu"]', True), ('["%s", "gpu"]', True), ('["%s"]', False)],
+)
+def test_groups_of_the_distribution_that_the_job_has_not_are_named(base: Base, asked: str, is_told: bool) -> None:
+    groups = asked.replace("%s", GROUPS[0]["instance_group_name"])
+    base.write(
+        hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": groups}, resourceconfig=HETERO
+    ).read()
+
+    told = "Hosts of other groups run the script alone"
+    assert (told in base.heard()) == is_told
+
+
+@pytest.mark.parametrize(
     ("document", "place"),
     [
         ({"current_host": "algo-1", "hosts": ["algo-1", "algo-2", "algo-1"]}, "$.hosts"),

@@ -98,7 +98,7 @@ def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str
     submitted = str(data / "code" / (Path(sent).name if sent.endswith(".tar.gz") else "")) if sent else None
     return msgspec.structs.replace(
         spec,
-        entry=source.entry_script,
+        entry=source.entry_script.removeprefix("./"),
         entry_from=f"{file.name}: $.entry_script",
         source=submitted or spec.source,
         source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,

@@ -1,6 +1,7 @@
 """A restore into a folder that has something else at the same names, and of hosts that have different kinds of them."""
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,3 +161,29 @@ def test_a_restore_that_ended_while_a_read_only_file_took_its_place_goes_on_late
 
         assert (again / "step/model").read_text() == "a file"
         assert (again / "step/model").stat().st_mode & 0o777 == 0o444
+
+
+def test_hosts_that_share_the_folder_restore_it_once(tmp_path: Path) -> None:
+    saved, again, store = tmp_path / "checkpoints", tmp_path / "again", Memory()
+    for number in range(3):
+        filed(saved / f"step/{number}")
+    stored(store, saved)
+    got: list[tuple[int, int]] = []
+
+    def second_restore() -> None:
+        got.append(restore(store, ROOT, 1, again, lambda size: None))  # type: ignore[arg-type]
+
+    second = threading.Thread(target=second_restore)
+    waiting = [second]
+
+    def on_request(name: str) -> None:
+        if (again / STAGING).exists() and waiting:
+            waiting.pop().start()
+            second.join(0.5)  # In vain: it waits for the first one.
+
+    store.on_request = on_request
+    got.append(restore(store, ROOT, 0, again, lambda size: None))  # type: ignore[arg-type]
+    second.join()
+
+    assert got == [(3, 18), (0, 0)]
+    assert [path.name for path in again.iterdir()] == ["step"]

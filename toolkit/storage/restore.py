@@ -4,14 +4,19 @@ Every host gets the files of all hosts, as on SageMaker: what rank 0 saved for a
 If several hosts have a file of the same path, a host gets its own, else that of the lowest rank; a file or link of one
 host and a folder of another are of the same path, too. So nothing is ever written through a link. Files come into
 STAGING; they take their places once all are whole, so a stop in between leaves nothing half restored, and the next try
-fetches only the parts that are missing.
+fetches only the parts that are missing. Hosts may share the folder: one of them restores it, and the others wait for it
+and find everything there.
 """
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +25,13 @@ from toolkit.errors import PlatformError, UserError
 from toolkit.storage import manifest as manifests
 from toolkit.storage.download import Note, check_room, disk_error
 from toolkit.storage.manifest import File, Manifest
-from toolkit.storage.scan import STAGING, look
+from toolkit.storage.scan import LOCK, STAGING, look
 from toolkit.storage.store import Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
 
 TRIES = 3
+LOOK_S = 0.5
 
 
 class _Wanted:
@@ -63,18 +69,31 @@ def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tup
 
 
 def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
-    staging = folder / STAGING
     folder.mkdir(parents=True, exist_ok=True)
     of_hosts = all_of(store, root)
+    if not _wanted(of_hosts, rank, folder) and not folders.may_exist(folder / STAGING, follow_links=False):
+        return 0, 0
+    with _alone(folder, note):
+        wanted = _wanted(of_hosts, rank, folder)
+        if wanted:
+            _fetch_all(store, root, wanted, folder, note)
+        shutil.rmtree(folder / STAGING, ignore_errors=True)
+    return len(wanted), sum(each.file.size_bytes for each in wanted)
+
+
+def _wanted(of_hosts: dict[int, Manifest], rank: int, folder: Path) -> list[_Wanted]:
+    """Return what the host *rank* gets of *of_hosts* and *folder* does not have."""
     there = _There(folder)
-    wanted = [
-        _Wanted(path, file, owner, staging, part_bytes)
+    return [
+        _Wanted(path, file, owner, folder / STAGING, part_bytes)
         for path, (file, owner, part_bytes) in chosen(of_hosts, rank).items()
         if not there.keeps(path, file, of_hosts[owner].written_s)
     ]
-    if not wanted:
-        shutil.rmtree(staging, ignore_errors=True)
-        return 0, 0
+
+
+def _fetch_all(store: Store, root: Uri, wanted: list[_Wanted], folder: Path, note: Note) -> None:
+    """Fetch *wanted*, and let all take their places in *folder*."""
+    staging = folder / STAGING
     _clear(staging, {each.place for each in wanted})
     begun_bytes = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
     check_room(folder, sum(each.file.size_bytes for each in wanted) - begun_bytes)
@@ -86,8 +105,52 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
     for each in wanted:
         _make_way(folder, each.path, made)
         _place(each, folder / each.path)
-    shutil.rmtree(staging, ignore_errors=True)
-    return len(wanted), sum(each.file.size_bytes for each in wanted)
+
+
+@contextmanager
+def _alone(folder: Path, note: Note) -> Iterator[None]:
+    """Hold the lock of *folder*, which hosts may share. While another one has it, *note* its progress."""
+    path = folder / LOCK
+    seen = 0
+    while (fd := _locked(path)) < 0:
+        now = _begun_blocks(folder / STAGING)
+        if now != seen:
+            note(0)
+        seen = now
+        threading.Event().wait(LOOK_S)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """Return a file descriptor that holds the lock *path*, -1 if another process has it. Where the file system has no
+    locks, nobody waits."""
+    there = folders.status(path, follow_links=False)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        folders.remove(path)  # Whatever a script has put there.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            return fd
+        os.close(fd)
+        return -1
+    there = folders.status(path, follow_links=False)
+    if there is not None and os.path.samestat(there, os.fstat(fd)):
+        return fd
+    os.close(fd)  # The one that had it has removed it.
+    return -1
+
+
+def _begun_blocks(staging: Path) -> int:
+    """Return how much of *staging* has content."""
+    found = folders.walk(staging, folders.named_elsewhere)
+    return sum(1 + each.st_blocks for entry in found if (each := folders.status(entry.path, follow_links=False)))
 
 
 def _clear(staging: Path, places: set[Path]) -> None:

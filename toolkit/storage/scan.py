@@ -14,8 +14,9 @@ from toolkit import folders, paths
 from toolkit.records import Record
 
 STAGING = ".toolkit-restore"
+LOCK = ".toolkit-restore.lock"
 # At the top: ours, and that of ext4, which nobody but root may read.
-_NOT_CONTENT = (STAGING, "lost+found")
+_NOT_CONTENT = (STAGING, LOCK, "lost+found")
 _PROC = Path("/proc")
 # /proc does not show the processes of other users, and a process may end at any moment.
 _NOT_SHOWN = (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EINVAL)

@@ -19,6 +19,7 @@ from toolkit.masking.text import mask
         ("\u202eturned\u2028\n\x9b31mC1\x85\n".encode(), ("\ufffdturned\ufffd", "\ufffd31mC1\ufffd")),
         (b"\xff\xfe\nlast\r\n", ("\ufffd\ufffd", "last")),
         (b"password=correcthorse9\n", ("password=******",)),
+        (b"\x1b[36mpassword\x1b[0m=\x1b[35mcorrect\x1b[1mhorse9\x1b[0m\n", ("password=******",)),
     ],
 )
 def test_the_last_lines_are_decoded_plain_and_masked(tmp_path: Path, content: bytes, shown: tuple[str, ...]) -> None:

@@ -86,6 +86,12 @@ def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:
         ("Client(hf_token=token, secret=secret)", "Client(hf_token=token, secret=secret)"),
         ("usage: train.py --api-key API_KEY", "usage: train.py --api-key API_KEY"),
         ("KeyError: 'password'", "KeyError: 'password'"),
+        ("credentials: ~/.aws/credentials, cookie: ./jar", "credentials: ~/.aws/credentials, cookie: ./jar"),
+        (
+            "\x1b[36mlr\x1b[0m=\x1b[35m3\x1b[0m key=\x1b[1mZq7Rt9Lm4pWv2Ab1\x1b[0m",
+            f"\x1b[36mlr\x1b[0m=\x1b[35m3\x1b[0m key=\x1b[1m{MASK}\x1b[0m",
+        ),
+        ("wandb login failed: no network; hf_token needed", "wandb login failed: no network; hf_token needed"),
         ("docker run -p 8080:80 image", "docker run -p 8080:80 image"),
         ("docker run -p 127.0.0.1:80:80/tcp image", "docker run -p 127.0.0.1:80:80/tcp image"),
         # A value of more characters than the decision needs is masked to its end.
@@ -150,6 +156,15 @@ def test_the_value_is_masked_and_what_stands_around_it_stays(text: str, expected
         "password=«»",
         "Authorization: Bearer abc«»",
         "next password: «»1",
+        # Code in a traceback, a shell's trace and a Dockerfile, a terminal's colours.
+        "    os.environ['COMET_API_KEY'] = '«»'",
+        'os.environ.setdefault("HF_TOKEN", "«»Zq7Rt9Lm4pWv2")',
+        "ENV HF_TOKEN «»Zq7Rt9Lm4pWv2",
+        "+ aws configure set aws_secret_access_key «»Zq7Rt9Lm4pWv2",
+        "rclone config create s3 secret_access_key «»Zq7Rt9Lm4pWv2",
+        "+ wandb login --relogin «»0123456789abcdef",
+        "\x1b[36mapi_key\x1b[0m=\x1b[35m«»\x1b[0m",
+        "api_key=\x1b[1m\x1b[32m'«»'\x1b[0m",
     ],
 )
 def test_a_value_is_masked_whatever_opens_it(told: str) -> None:
@@ -290,6 +305,11 @@ def units() -> list[str]:
         "token value:[",
         "token value:[{},",
         "docker -p ab ",
+        "token a",
+        "'token', '",
+        "wandb login -a ",
+        "\x1b[1m",
+        "\x1b[1mtoken=",
     ]
     return own + [hint for shape in shapes.all_shapes() for hint in shape.hints[:1]]
 

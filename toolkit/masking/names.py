@@ -138,7 +138,7 @@ def is_secret(name: str, value: object) -> bool:
     if not isinstance(value, str | int | float):
         return kind == "always" and bool(value)
     text = str(value).strip()
-    if text.startswith("/") and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
+    if text.startswith(("/", "~/", "./")) and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
         return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: paths.
     told = compiled(rf"^{_SCHEME}").sub("", text)
     if compiled(_PLACEHOLDER).fullmatch(told) or any(character in text for character in _OF_TOKENIZERS):

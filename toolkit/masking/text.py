@@ -4,6 +4,7 @@ Every pattern reads a text in linear time: names, gaps and shapes have a maximum
 word (tests/masking).
 """
 
+import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,12 @@ _INTERPOLATED = r"-?\$[{(]|\{\{|%\("
 _ARN = r"arn:[a-z0-9-]{2,20}:[a-z0-9-]{2,30}:[a-z0-9-]{0,30}:[0-9]{0,12}:$"
 # The word before a name in a sentence: "next token", "cache key".
 _WORD_BEFORE = r"(?<![A-Za-z])[A-Za-z]{2,20}[ ]$"
-_ASSIGNED = rf"(?<![A-Za-z0-9_.]){_NAME}(?:{_QUOTE})?\s{{0,8}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,8}}"
+_ASSIGNED = rf"(?<![A-Za-z0-9_.]){_NAME}(?:{_QUOTE}\]?)?\s{{0,8}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,8}}"
+# API_KEY X1 (a Dockerfile, `aws configure set`), setdefault("API_KEY", "X1"): of these only what looks random.
+_BESIDE = (
+    rf"(?<![A-Za-z0-9_.]){_NAME}(?:[ \t]{{1,4}}|{_QUOTE}\s{{0,4}},\s{{0,8}}{_QUOTE})"
+    r"(?=(?P<value>[A-Za-z0-9+/=._~\-]{16,4096}))"
+)
 _OPTION = rf"(?<![A-Za-z0-9_\-])--?{_NAME}(?:[ \t]{{1,4}}(?=[^\s\-])|{_QUOTE},\s{{0,8}})"
 _LISTED = (
     rf"(?<![A-Za-z0-9_])(?i:name|key|variable)(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}(?:{_QUOTE})?{_NAME}(?:{_QUOTE})?"
@@ -80,12 +86,17 @@ _OF_PROGRAMS: tuple[tuple[frozenset[str], str], ...] = (
         frozenset({"redis-cli", "ldapsearch", "ldapadd", "ldapmodify"}),
         rf"(?<![\w-])-[aw]{_GAP}[\"']?(?P<value>[^\s\"'$-][^\s\"']{{0,200}})",
     ),
+    (
+        frozenset({"wandb", "vault"}),
+        rf"(?<![\w-])login(?:{_GAP}--?[a-z\-]{{1,40}}){{0,4}}{_GAP}[\"']?(?P<value>[A-Za-z0-9._\-]{{16,200}})(?![\w:/])",
+    ),
     (frozenset({"openssl"}), r"(?<![\w-])pass:(?P<value>[^\s\"'$][^\s\"']{0,200})"),
     (
         frozenset({"smbclient", "mount.cifs", "rpcclient"}),
         r"(?<![\w-])-U[ \t]{1,4}[\"']?[^\s%\"']{1,200}%(?P<value>[^\s\"']{1,200})",
     ),
 )
+_COLOUR = r"\x1b\[[0-9;:]{0,40}m"
 # How far behind the name of its program an option is read as its own.
 MOST_OF_COMMAND = 500
 _HEADER = r"(?<![A-Za-z0-9_])(?i:bearer|basic|token|apikey|negotiate)[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=\-]{8,4096})"
@@ -138,12 +149,30 @@ def mask_arguments(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def spans(text: str) -> list[Span]:
-    """Return where the secrets of *text* are; spans may overlap."""
+    """Return where the secrets of *text* are; spans may overlap. A terminal's colours are not read."""
+    if "\x1b" not in text:
+        return _spans(text)
+    colours = [match.span() for match in _finder(_COLOUR)(text)]
+    widths = list(itertools.accumulate(end - start for start, end in colours))
+    # Where each colour would stand in the text without them.
+    places = [end - width for (_, end), width in zip(colours, widths, strict=True)]
+
+    def origin(at: int) -> int:
+        before = bisect_right(places, at)
+        return at + (widths[before - 1] if before else 0)
+
+    return [
+        (origin(start), origin(end - 1) + 1) for start, end in _spans(compiled(_COLOUR).sub("", text)) if end > start
+    ]
+
+
+def _spans(text: str) -> list[Span]:
     lower = text.lower()
     found = list(shapes.found(text, lower))
     if any(hint in lower for hint in (*_HINTS, *_MORE_HINTS)):
         found += _assigned(text)
         found += _optioned(text)
+        found += _beside(text)
         if "value" in lower:
             found += _listed(text)
         found += (match.span("value") for match in _finder(_NETRC)(text))
@@ -151,7 +180,7 @@ def spans(text: str) -> list[Span]:
             found += _private(text)
         if "</" in text or "&lt;/" in text:
             found += _in_elements(text)
-    if any(option in text for option in (" -", "'-", '"-', "pass:")):
+    if any(option in text for option in (" -", "'-", '"-', "pass:", "login")):
         found += _of_programs(text)
     if "://" in text and "@" in text:
         found += _addressed(text)
@@ -202,6 +231,13 @@ def _optioned(text: str) -> Iterator[Span]:
         if span and not _is_metavar(text[slice(*span)], match["name"]):
             end = span[1]
             yield span
+
+
+def _beside(text: str) -> Iterator[Span]:
+    """Yield what stands behind a secret's name without a sign between them, where it looks like a secret."""
+    for match in _finder(_BESIDE)(text):
+        if strength(match["name"]) == "always" and looks_random(match["value"]):
+            yield match.span("value")
 
 
 def _listed(text: str) -> Iterator[Span]:

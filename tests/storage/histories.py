@@ -285,6 +285,7 @@ class History:
             open_file=self.open_file,
             note=lambda size: None,
             began_s=self.began_s,
+            steady_s=lambda: self.now_s,
         )
 
     @contextmanager

@@ -1,5 +1,6 @@
 """A storage in memory whose requests fail as a test says, with the methods of toolkit.storage.store.Store."""
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from toolkit.errors import PlatformError
@@ -20,7 +21,10 @@ class Memory:
 
     def find(self, key: str) -> Object | None:
         self.on_request("find")
-        return Object(key=key, size_bytes=len(self.objects[key])) if key in self.objects else None
+        if key not in self.objects:
+            return None
+        content = self.objects[key]
+        return Object(key=key, size_bytes=len(content), tag=f"{zlib.crc32(content):x}")
 
     def read(self, found: Object) -> bytes:
         self.on_request("read")

@@ -15,7 +15,7 @@ from tests.storage.memory import Memory
 from tests.storage.servers import Fault, Faulty
 from toolkit.errors import ContractError, PlatformError
 from toolkit.storage import checkpoints, open_entries, scan
-from toolkit.storage.checkpoints import FOLDER, Checkpoints
+from toolkit.storage.checkpoints import FOLDER, FRESH_S, Checkpoints, OvertakenError
 from toolkit.storage.mirror import MOST_REFUSED, Mirror
 from toolkit.storage.restore import restore
 from toolkit.storage.store import Store
@@ -353,3 +353,39 @@ def test_a_clock_that_was_set_back_delays_no_upload(bed: Bed) -> None:
     assert uploader.look(set_back_s + checkpoints.SETTLE_S)
 
     assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
+
+
+def test_another_job_that_writes_to_the_same_place_is_noticed_and_nothing_is_lost(bed: Bed) -> None:
+    first, second = bed.uploader, bed.made()
+    assert second.look(time.time() + LATER_S)
+    bed.write("step-3/model", b"new 3!")
+
+    with pytest.raises(OvertakenError, match="another job has written this meanwhile"):
+        first.look(time.time() + LATER_S)
+    assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
+
+    assert bed.made().look(time.time() + LATER_S)
+    assert bed.stored()["step-3/model"] == b"new 3!"
+    with pytest.raises(OvertakenError):
+        second.look(time.time() + LATER_S)
+
+
+@pytest.mark.parametrize("age_s", [0.0, FRESH_S + 60])
+def test_a_part_that_no_manifest_names_is_left_for_an_hour_to_the_job_that_may_name_it(
+    tmp_path: Path, age_s: float
+) -> None:
+    pytest.importorskip("obstore")
+    folder, parts = tmp_path / "checkpoints", tmp_path / "stored/hosts/0/parts"
+    for path in (parts / ("f" * 64), folder / "model"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"content")
+    os.utime(parts / ("f" * 64), (time.time() - age_s,) * 2)
+    uri = parse(f"file://{tmp_path / 'stored'}")
+    store, open_file = Store(uri, {}, timeout_s=60.0), tmp_path / "open.json"
+
+    Checkpoints(store, uri, folder, rank=0, host="h", open_file=open_file, note=lambda size: None).finish(
+        clean=True, ended_s=time.time()
+    )
+
+    assert (parts / ("f" * 64)).exists() == (age_s < FRESH_S)
+    assert len(list(parts.iterdir())) == (2 if age_s < FRESH_S else 1)

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from toolkit.errors import PlatformError
 from toolkit.records import Record
 from toolkit.storage import manifest as manifests
 from toolkit.storage import retention
@@ -30,7 +31,7 @@ from toolkit.storage.restore import all_of
 from toolkit.storage.retention import Decision, End
 from toolkit.storage.scan import Entry, Found, Scan, look, pointed_to, read, reason, scan, top_of
 from toolkit.storage.still import Still
-from toolkit.storage.store import PIECE_BYTES, Store
+from toolkit.storage.store import PIECE_BYTES, Object, Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
 
@@ -38,6 +39,8 @@ SETTLE_S = 5.0
 # Of a version that lacks files which storage's version has: it may be half removed, or half written anew.
 LESSER_SETTLE_S = 60.0
 PATIENCE_S = 60.0
+# A part that no manifest names is left alone for so long: another job may be about to name it.
+FRESH_S = 3600.0
 FOLDER = "."
 CHANGED = "it changed while it was uploaded"
 
@@ -51,6 +54,10 @@ class _Sent(Record, frozen=True, kw_only=True):
     fault: str = ""
 
 
+class OvertakenError(PlatformError):
+    """Another job has written the manifest since this one read or wrote it; one made anew goes on from that."""
+
+
 class Checkpoints:
     """The checkpoint folder of the host *rank*, called *host*, and its place below *root*.
 
@@ -62,6 +69,7 @@ class Checkpoints:
     Raises (each method too):
         PlatformError: the storage cannot be reached.
         ContractError: a manifest is damaged.
+        OvertakenError: another job writes there, too; then make another one.
     """
 
     def __init__(
@@ -81,12 +89,15 @@ class Checkpoints:
         self._place = manifests.folder(root, rank)
         self._began_s = began_s
         self._open_entries = OpenEntries(folder, open_file)
+        self._manifest = self._found()
         of_hosts = all_of(store, root)
         self._last = of_hosts.pop(rank, Manifest(host=host, written_s=0.0))
         self._before: set[str] = set()
         self._others = {path: file for manifest in of_hosts.values() for path, file in manifest.files.items()}
         prefix = self._place.below("parts").key
-        self._known = {each.key.rpartition("/")[2]: each.size_bytes for each in store.list(prefix)}
+        found = {each.key.rpartition("/")[2]: each for each in store.list(prefix)}
+        self._known = {part: each.size_bytes for part, each in found.items()}
+        self._foreign = {part: each.changed_ns / 1e9 for part, each in found.items() if part not in self._last.parts}
         self._broken = frozenset(path for path, file in self._last.files.items() if not self._is_whole(file))
         self._still = Still(steady_s)
         self._waits_since_s: float | None = None
@@ -239,10 +250,19 @@ class Checkpoints:
             return False
         number = self._last.number + 1
         manifest = Manifest(host=self._host, written_s=time.time(), number=number, files=dict(sorted(files.items())))
-        self._store.write(self._place.below(manifests.NAME).key, manifests.document(manifest))
+        place = self._place.below(manifests.NAME)
+        if self._found() != self._manifest:
+            hint = "Two jobs must not write to one URI at the same time: give each its own."
+            raise OvertakenError("another job has written this meanwhile", where=str(place), hint=hint)
+        self._store.write(place.key, manifests.document(manifest))
         self._before, self._last = self._last.parts, manifest
+        self._manifest = self._found()
         self._collect()
         return True
+
+    def _found(self) -> Object | None:
+        """Return the manifest as an object, None if there is none."""
+        return self._store.find(self._place.below(manifests.NAME).key)
 
     def _check(self, wanted: Mapping[str, Found], changing: set[str]) -> None:
         """Note the entries of *wanted* that are not as they were."""
@@ -326,7 +346,8 @@ class Checkpoints:
 
     def _collect(self) -> None:
         """Delete the parts that neither this manifest nor the one before it names: a host may be reading that."""
-        unused = self._known.keys() - self._last.parts - self._before
+        fresh = {part for part, changed_s in self._foreign.items() if time.time() - changed_s < FRESH_S}
+        unused = self._known.keys() - self._last.parts - self._before - fresh
         self._store.delete(self._place.below(f"parts/{part}").key for part in sorted(unused))
         for part in unused:
             del self._known[part]

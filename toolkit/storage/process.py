@@ -21,7 +21,7 @@ from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.masking.excerpt import beginning
 from toolkit.records import decode, encode
 from toolkit.storage import download, restore
-from toolkit.storage.checkpoints import FOLDER, Checkpoints
+from toolkit.storage.checkpoints import FOLDER, Checkpoints, OvertakenError
 from toolkit.storage.config import Answer, Transfer
 from toolkit.storage.download import Note
 from toolkit.storage.mirror import Mirror
@@ -239,7 +239,14 @@ def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
         try:
             uploader = make()
             for pause_s in (*READ_AGAIN_S, 0.0):
-                _finish_one(uploader, told)
+                try:
+                    _finish_one(uploader, told)
+                except OvertakenError as error:
+                    if not pause_s:
+                        raise
+                    said.append(f"{name}: {_line(error)}")
+                    uploader = make()
+                    continue
                 if not uploader.unreadable or not pause_s:
                     break
                 threading.Event().wait(pause_s)

@@ -946,6 +946,21 @@ def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> No
         assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
 
 
+def test_a_follower_whose_job_has_another_name_says_that_another_jobs_leader_answers() -> None:
+    times = msgspec.structs.replace(TIMES, join_s=1.0)
+    with party(2, times=times, tag=b"another.") as together:
+        follower = together.follower("algo-2", tag=b"this one", facts={"the job's name": "pod-1"})
+
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        assert (
+            f"the leader of another job answers at 127.0.0.1 port {together.where[1]}; if it should be this job's, give"
+            " every host the same job name and list of hosts (here the job's name is pod-1)"
+        ) in follower.verdict.cause.text
+        assert list(follower.refused) == ["the leader of another job at the leader's address"]
+
+
 def test_another_job_at_the_leaders_port_is_passed_over_by_both_until_the_leader_is_found() -> None:
     """Two jobs on the same nodes: the second one's leader has another port, and may come later than its hosts."""
     other_key, other, own = job_key(b"another", ("algo-1", "algo-2"), b""), b"another.", b"this one"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 
 from toolkit.job.events import Stop
+from toolkit.peers import sameness
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, REFUSAL, RefusedError, Seal, encode
@@ -183,7 +184,7 @@ class FollowerLink(Link):
             self._forget(connection)
             self._next_try_s = now_s + self._pause_s(now_s)
             if connection.taken:
-                self._turned_away(now_s, refused=connection.refused)
+                self._turned_away(now_s, connection)
             else:
                 self._saw_nobody(refused=connection.refused)
 
@@ -203,16 +204,20 @@ class FollowerLink(Link):
         if self._route.met:
             self.protocol.knocked(time.monotonic())
 
-    def _turned_away(self, now_s: float, *, refused: bool) -> None:
-        """Handle a connection that was accepted and then closed, or was too slow. *refused*: the leader said that it
-        does not accept this host's proof.
+    def _turned_away(self, now_s: float, connection: Connection) -> None:
+        """Handle a connection that was accepted and then closed, or was too slow.
 
         After the leader was met, it is only a bad network."""
-        self._route.ended("the leader refuses this host" if refused else "another program answers")
+        refused, last = connection.refused, self._route.last
+        if connection.of_another_job:
+            who, way_out = "the leader of another job answers", self._one_name
+            what = f"{who} at {last}"
+        else:
+            who, way_out = "another program answers", self._route.ways_out
+            what = f"something takes connections at {last} and does not answer as the leader"
+        self._route.ended("the leader refuses this host" if refused else who)
         if not refused:
-            what = f"something takes connections at {self._route.last} and does not answer as the leader"
-            what += "" if self._route.met else f"; {self._route.ways_out}"
-            self._do(self.protocol.saw(what, now_s))
+            self._do(self.protocol.saw(what if self._route.met else f"{what}; {way_out}", now_s))
         if self._route.met:
             self.protocol.knocked(now_s)
             return
@@ -221,10 +226,19 @@ class FollowerLink(Link):
             self._next_try_s = now_s + (self._pause_s(now_s) if self._route.elsewhere else REFUSED_RETRY_S)
             self._do(self.protocol.refused(now_s))
 
+    @property
+    def _one_name(self) -> str:
+        name = self._facts.get(sameness.NAME) or "none"
+        here = "" if name.startswith("#") else f" (here the job's name is {name})"
+        return f"if it should be this job's, give every host the same job name and list of hosts{here}"
+
     def _introduce(self, connection: Connection, greeting: bytes) -> None:
         nonce, tag = greeting[:NONCE_BYTES], greeting[NONCE_BYTES:]
-        if len(nonce) != NONCE_BYTES or tag not in (self._tag, b""):
+        if len(nonce) != NONCE_BYTES or len(tag) not in (len(self._tag), 0):
             raise RefusedError("something at the leader's address that is no leader")
+        if tag not in (self._tag, b""):
+            connection.of_another_job = True
+            raise RefusedError("the leader of another job at the leader's address")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
         end = near_end(connection.sock)

@@ -39,6 +39,7 @@ Reason = Literal[
     "a second train of a host that has joined already",
     "a host that had joined an earlier train of the leader",
     "something at the leader's address that is no leader",
+    "the leader of another job at the leader's address",
     "a connection that proved nothing in time",
     "a connection beyond those that may wait to prove themselves",
     "a connection for which no descriptor was left (ulimit -n)",

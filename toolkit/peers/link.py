@@ -37,6 +37,7 @@ class Connection:
         "half_closed",
         "host",
         "nonce",
+        "of_another_job",
         "out",
         "refused",
         "seal",
@@ -57,6 +58,7 @@ class Connection:
         self.half_closed = False
         self.taken = False
         self.refused = False
+        self.of_another_job = False
         self.watched = 0
 
     @property

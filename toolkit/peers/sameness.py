@@ -13,6 +13,7 @@ TAG_BYTES = 8
 DIGITS = 16
 SHOWN = 24
 VERSION, HOSTS, DISTRIBUTION = "the version of the toolkit", "the list of hosts", "the distribution"
+NAME = "the job's name"
 # Settings in which hosts may differ, and what that means, for the log.
 MAY_DIFFER = {
     "TOOLKIT_RESTARTS": "the leader's counts",

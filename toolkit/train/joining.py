@@ -55,7 +55,7 @@ def _facts(job: Job) -> dict[str, str]:
         sameness.VERSION: __version__,
         sameness.HOSTS: job.cluster.hosts,
         sameness.DISTRIBUTION: job.strategy.name,
-        "the job's name": job.name,
+        sameness.NAME: job.name,
         "a hyperparameter": job.hyperparameters,
         "a parameter of the platform": [job.shown.job_name, job.shown.parameters],
         **dict(zip(sameness.MAY_DIFFER, (job.settings.restarts, job.settings.stall_s), strict=True)),

@@ -1,11 +1,11 @@
 """Ranks of a program on this host, started as a launcher starts them."""
 
 import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.forking import TORCH, Fork
 from tests.ports import free_port
 from toolkit.launchers.compat import FOLDER
 from toolkit.launchers.environment import HOOK
@@ -22,8 +22,10 @@ def ranks(
     size: int = 2,
     compat: str = "smddp",
     python: str = sys.executable,
-) -> "list[subprocess.Popen[str]]":
-    """Start *size* ranks of *program* as a launcher would, with the compat folder *compat*, and *environ* on top."""
+    modules: tuple[str, ...] = TORCH,
+) -> list[Fork]:
+    """Start *size* ranks of *program* as a launcher would, with the compat folder *compat*, and *environ* on top.
+    *modules*: what they import that is imported already (tests/forking.py)."""
     shared = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
         "PYTHONPATH": str(HOOK),
@@ -36,23 +38,21 @@ def ranks(
         **environ,
     }
     return [
-        subprocess.Popen(
-            [python, str(program), *arguments],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        Fork(
+            program,
+            *arguments,
+            environ={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            modules=modules,
+            python=python,
         )
         for rank in range(size)
     ]
 
 
-def ended(processes: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
+def ended(processes: Sequence[Fork]) -> list[tuple[str, str]]:
     """Return (stdout, stderr) of each, all with exit code 0 in time; none is left."""
     try:
-        # All at once: a rank that waits for a full pipe would keep the others waiting.
-        with ThreadPoolExecutor(len(processes)) as pool:
-            said = list(pool.map(lambda process: process.communicate(timeout=WITHIN_S), processes))
+        said = [process.communicate(timeout=WITHIN_S) for process in processes]
     finally:
         for process in processes:
             process.kill()

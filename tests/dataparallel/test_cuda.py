@@ -25,7 +25,7 @@ def test_on_gpus_everything_is_nccls_to_the_last_bit_and_cpu_tensors_go_by_gloo(
 
     said = [
         json.loads(out.splitlines()[-1])
-        for out, _ in ended(ranks(PROGRAMS / "uses_smddp_cuda.py", environ={}, size=size))
+        for out, _ in ended(ranks(PROGRAMS / "uses_smddp_cuda.py", environ={}, size=size, modules=()))
     ]
 
     for one in said:

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
-from tests.started import ROOT, WITHIN_S
+from tests.forking import Fork
+from tests.modelparallel.started import PROGRAMS, TRANSFORMERS, ended, smp_ranks
+from tests.started import ROOT
 from toolkit.launchers.environment import HOOK
 
 BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "transformers"
@@ -36,17 +36,17 @@ def partitioned(folder: Path, *checkpoint: str) -> list[dict[str, Any]]:
         folder=folder,
         environ=environ,
         python=PYTHON,
+        modules=TRANSFORMERS,
     )
     return [json.loads(said.splitlines()[-1]) for said, _ in ended(started)]
 
 
 def test_trainer_trains_evaluates_saves_and_resumes_as_in_one_process(tmp_path: Path) -> None:
     """Both runs print from the same seed; the second continues the first one's checkpoint of step 6 to step 12."""
-    words = (PYTHON, str(PROGRAM), str(tmp_path / "whole"))
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=WITHIN_S)
-    assert done.returncode == 0, done.stderr
-    whole = json.loads(done.stdout.splitlines()[-1])
+    folder = str(tmp_path / "whole")
+    ((said, _),) = ended([Fork(PROGRAM, folder, environ=environ, modules=TRANSFORMERS, python=PYTHON)])
+    whole = json.loads(said.splitlines()[-1])
 
     first, second = partitioned(tmp_path)
     assert first["losses"] == pytest.approx(whole["losses"], rel=1e-5)
@@ -66,7 +66,13 @@ def test_trainer_trains_evaluates_saves_and_resumes_as_in_one_process(tmp_path: 
 def test_conv1d_is_divided_by_tensor_parallelism_and_what_is_not_is_named_in_the_log(tmp_path: Path) -> None:
     environ = {"PYTHONPATH": os.pathsep.join((str(HOOK), str(ROOT)))}
     started = smp_ranks(
-        PROGRAMS / "smp_conv1d.py", parameters={}, size=2, folder=tmp_path, environ=environ, python=PYTHON
+        PROGRAMS / "smp_conv1d.py",
+        parameters={},
+        size=2,
+        folder=tmp_path,
+        environ=environ,
+        python=PYTHON,
+        modules=TRANSFORMERS,
     )
 
     streams = ended(started)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
+from tests.modelparallel.started import PROGRAMS, TRANSFORMERS, ended, smp_ranks
 from tests.started import ROOT
 from toolkit.launchers.environment import HOOK
 
@@ -30,10 +30,17 @@ def trained(folder: Path, *words: str, size: int, parameters: dict[str, Any]) ->
         folder=folder,
         environ=environ,
         python=str(BED / "bin/python"),
+        modules=TRANSFORMERS,
     )
     losses = [json.loads(said.splitlines()[-1]) for said, _ in ended(started)]
     assert all(one == losses[0] for one in losses)
     return [float(loss) for loss in losses[0]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the job in one process."""
+    return trained(tmp_path_factory.mktemp("whole"), "4", "begin", size=1, parameters=ONE)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +53,12 @@ def trained(folder: Path, *words: str, size: int, parameters: dict[str, Any]) ->
     ids=["sharded", "tensor parallel"],
 )
 def test_a_gpt2_with_delayed_values_trains_saves_and_resumes_as_in_one_process(
-    tmp_path: Path, degree: dict[str, Any]
+    tmp_path: Path, whole: list[float], degree: dict[str, Any]
 ) -> None:
     """AWS's name for the layers, a ModuleList here, is there, and they are checkpointed one by one.
 
     The second job first resumes from a full checkpoint of the model alone, as fine-tuning does.
     """
-    (tmp_path / "whole").mkdir()
-    whole = trained(tmp_path / "whole", "4", "begin", size=1, parameters=ONE)
-
     first = trained(tmp_path, "2", "begin", size=2, parameters={**ONE, **degree})
     second = trained(tmp_path, "4", "resume", size=2, parameters={**ONE, **degree})
 

@@ -73,7 +73,7 @@ def test_wrong_parameters_end_a_rank_before_it_waits_for_others(parameters: str,
     own = {"PYTHONPATH": str(HOOK), "TOOLKIT_COMPAT_PATH": str(FOLDER / "smp"), "PATH": os.environ["PATH"]}
     code = "import smdistributed.modelparallel.torch as smp; smp.init()"
 
-    found = subprocess.run([sys.executable, "-c", code], env=own | environ, capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], env=own | environ, capture_output=True, text=True, timeout=300)
 
     assert found.returncode == 1
     assert said in found.stderr

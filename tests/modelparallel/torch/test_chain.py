@@ -2,12 +2,12 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.forking import Fork
 from tests.modelparallel.started import PROGRAMS, smp_ranks
 from toolkit.parallelism.timeline import FOLDER, PREFIX, RankStep
 
@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-def left(processes: "list[subprocess.Popen[str]]") -> tuple[list[int], list[str]]:
+def left(processes: list[Fork]) -> tuple[list[int], list[str]]:
     """Return the exit codes and what each said on stdout, and on stderr where it failed before its last line."""
     try:
         said = [process.communicate(timeout=300) for process in processes]
@@ -23,7 +23,7 @@ def left(processes: "list[subprocess.Popen[str]]") -> tuple[list[int], list[str]
         for process in processes:
             process.kill()
             process.wait()
-    return [process.returncode for process in processes], [out or err for out, err in said]
+    return [process.wait() for process in processes], [out or err for out, err in said]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""tests/forking.py: a fork is what `python PROGRAM` is."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.forking import Fork
+from tests.started import ROOT
+
+MODULES = ("decimal",)
+SEES = """
+import atexit, json, os, sys
+import decimal
+atexit.register(print, "at the end")
+main = sys.modules["__main__"]
+print(json.dumps([
+    sys.argv, sys.orig_argv[1:], sys.path, dict(os.environ), os.getcwd(), main.__file__, __name__, main.SEEN,
+    decimal.__spec__.name, type(decimal.__loader__).__name__, str(decimal.Decimal("1.5")), sys.warnoptions,
+]))
+"""
+WATCHES = """
+import sys
+from toolkit.ranks.arrival import watch
+def load(loader, module):
+    loader.exec_module(module)
+    sys.modules["__main__"].SEEN = module.__name__
+watch("decimal", load)
+"""
+
+
+def test_a_program_sees_in_a_fork_what_it_sees_in_a_process_that_starts(tmp_path: Path) -> None:
+    """Also its sitecustomize, which hears of the import of what is imported already."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(WATCHES)
+    program = tmp_path / "program.py"
+    program.write_text(SEES)
+    environ = {"LANG": "C.UTF-8", "PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "RANK": "1"}
+    argv = [sys.executable, str(program), "one", "two words"]
+    started = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    fork = Fork(program, *argv[2:], environ=environ, modules=MODULES, folder=tmp_path)
+    streams = fork.communicate(300)
+
+    assert (fork.returncode, *streams) == (started.returncode, started.stdout, started.stderr)
+    assert json.loads(started.stdout.splitlines()[0])[7] == "decimal"
+    assert started.stdout.endswith("\nat the end\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit('no more')", 1, "no more\n"),
+        ("raise ValueError('a shard')", 1, "ValueError: a shard\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    ],
+)
+def test_a_fork_ends_as_its_program_does(tmp_path: Path, code: str, status: int, said: str) -> None:
+    (tmp_path / "program.py").write_text(code)
+
+    fork = Fork(tmp_path / "program.py", environ={}, modules=MODULES)
+    _, stderr = fork.communicate(300)
+
+    assert fork.returncode == status
+    assert stderr.endswith(said)
+
+
+def test_a_fork_that_is_killed_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('begun', flush=True)\nimport time\ntime.sleep(600)\n")
+    fork = Fork(tmp_path / "program.py", environ={}, modules=MODULES)
+
+    fork.kill()
+
+    assert fork.wait(300) == -signal.SIGKILL
+    fork.communicate()

@@ -271,7 +271,7 @@ def loss_of(output):
 
 
 def init(**more):
-    smp.init({"partitions": 2, "microbatches": MICROBATCHES, **more})
+    smp.init({"microbatches": MICROBATCHES, **more})  # The partitions are the job's.
 
 
 def manual():
@@ -582,6 +582,173 @@ def groups(when, shards=""):
     return max(worst)
 
 
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.own, self.inner = linear(), inner
+
+    def forward(self, x):
+        return self.own(self.inner(torch.tanh(x))) + x
+
+
+def replaces_far(net):
+    net.far = nn.Sequential(linear(), linear())
+    return net.far.parameters()
+
+
+def replaces_a_part(net):
+    net.far[1] = linear()
+    return net.far[1].parameters()
+
+
+def appends(net):
+    net.far.append(linear())
+    return net.far[2].parameters()
+
+
+def replaces_near(net):
+    net.near = linear()
+    return net.near.parameters()
+
+
+def wraps(net):
+    """The new module of partition 0 holds the one of partition 1, and the other way round."""
+    near = net.near
+    net.near, net.far = Around(net.far), Around(near)
+    return [*net.near.own.parameters(), *net.far.own.parameters()]
+
+
+def replaces_a_parameter(net):
+    net.far[0].weight = nn.Parameter(torch.randn(SIZE, SIZE))
+    return [net.far[0].weight]
+
+
+def ties(net):
+    net.near = linear()
+    net.near.weight = net.far[0].weight
+    return [net.near.bias]
+
+
+def copies(net):
+    net.near = nn.Sequential(copy.deepcopy(net.far), linear())
+    return net.near.parameters()
+
+
+def unfreezes(net):
+    net.far.requires_grad_(True)
+    return []
+
+
+class Changing(nn.Module):
+    def __init__(self, far):
+        super().__init__()
+        self.near, self.far = linear(), far
+
+    def forward(self, x):
+        return self.far(torch.tanh(self.near(x)))
+
+
+class Moving(nn.Module):
+    """Its buffer is another tensor after each call in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = linear()
+        self.register_buffer("mean", torch.zeros(SIZE))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+        return self.linear(x - self.mean)
+
+
+def later(how, replicas=1):
+    """The script changes the model after two of five steps, with a group of its own for what is new.
+
+    Then the states of model and optimizer, as each rank has them, are plain torch's.
+    """
+    init(ddp=replicas > 1, auto_partition=False, default_partition=0)
+    net = Changing(nn.Sequential(Moving() if how == "moves" else linear(), linear()))
+    if how == "unfreezes":
+        net.far.requires_grad_(False)
+    smp.set_partition(net.far, min(1, smp.pp_size() - 1))
+    plain = copy.deepcopy(net)
+    model = smp.DistributedModel(net)
+    ours = smp.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+    theirs = torch.optim.Adam(plain.parameters(), lr=0.1)
+
+    @smp.step
+    def train(x):
+        loss = loss_of(model(x))
+        model.backward(loss)
+        return loss
+
+    for number in range(5):
+        if number == 2 and how != "moves":
+            for root, optimizer, seed in ((model.module, ours, 7 + smp.rdp_rank()), (plain, theirs, 7)):
+                torch.manual_seed(seed)
+                if new := list(globals()[how](root)):
+                    optimizer.add_param_group({"params": new, "lr": 0.05})
+        ours.zero_grad()
+        theirs.zero_grad()
+        batches = torch.randn(replicas, SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
+        train(batches[smp.rdp_rank()])
+        # The first replica's buffers are everybody's, so it comes last.
+        for part in batches.flip(0).reshape(replicas * MICROBATCHES, SIZE, SIZE):
+            (loss_of(plain(part)) / MICROBATCHES / replicas).backward()
+        ours.step()
+        theirs.step()
+    state, wanted = model.state_dict(), plain.state_dict()
+    assert list(state) == list(wanted), (list(state), list(wanted))
+    worst = [farthest(ours.state_dict(), theirs.state_dict())]
+    worst += [((state[name] - value).abs().max() / value.abs().max()).item() for name, value in wanted.items()]
+    assert [name for name, _ in model.local_named_modules()]
+    model.load_state_dict(wanted)
+    return max(worst)
+
+
+class Sets(nn.Module):
+    """Is on partition 1, and sets attributes in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.inner = linear(), nn.Module()
+        self.size, self.loss, self.inner.losses, self.unused = 1.0, None, [], None
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.size, self.loss, self.unused = y.detach().abs().mean().item(), (y**2).mean(), y
+        self.inner.losses.append(self.loss)
+        return y
+
+
+class Reads(nn.Module):
+    def __init__(self, reads):
+        super().__init__()
+        self.near, self.far, self.reads = linear(), Sets(), reads
+
+    def forward(self, x):
+        y = self.far(torch.tanh(self.near(x)))
+        assert str(self.far.unused)
+        return y * self.reads(self.far)
+
+
+READS = {
+    "number": lambda far: far.size,
+    "tensor": lambda far: 1 + far.loss,
+    "tensor_first": lambda far: far.loss + torch.ones(()),
+    "list": lambda far: sum(far.inner.losses),
+    "truth": lambda far: 1 if far.loss else 2,
+}
+
+
+def attributes(which):
+    manual()
+    net = Reads(READS[which])
+    smp.set_partition(net.far, 1)
+    return compared(net)
+
+
 def clips(how):
     """Whether plain torch's clipping is noticed, and once."""
     manual()
@@ -645,6 +812,8 @@ def main(case):
         return changes(rest, kind == "far")
     if kind == "first":
         return first_steps(rest)
+    if kind == "replicas":
+        return later(rest, replicas=2)
     return globals()[kind](*rest.split())
 
 

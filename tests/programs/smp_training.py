@@ -258,6 +258,11 @@ def spread(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
         # As AWS's scripts look at norms: parts of parameters, by place in a vector for each group.
         held = model.local_state_dict()
         parts = {name: one.ds_tensor for name, one in model.named_parameters()}
+        names = {one: name for name, one in model.module.named_parameters()}
+        shapes = [[(names[one], one.ds_shape, one.ds_numel) for one in group] for group in optimizer.fp16_groups]
+        whole = {name: value.shape for name, value in model.state_dict().items()}
+        assert sorted(name for group in shapes for name, _, _ in group) == sorted(names.values())
+        assert all(whole[name] == shape and shape.numel() == count for group in shapes for name, shape, count in group)
         assert all(torch.equal(part, held[name]) and part.ds_numel == part.numel() for name, part in parts.items())
         for vector, group in zip(flat, optimizer.param_groups, strict=True):
             assert torch.equal(vector, torch.cat([one.ds_tensor.flatten() for one in group["params"]]))

@@ -66,7 +66,13 @@ OFFICIAL: dict[str, tuple[int, str] | None] = {
     "DistributedOptimizer._param_id_to_index": (1, ""),
     **{
         f"DistributedOptimizer.{name}": None
-        for name in ("overflow", "_global_grad_norm", "fp32_partitioned_groups_flat", "ds_param_shard_group")
+        for name in (
+            "overflow",
+            "_global_grad_norm",
+            "fp32_partitioned_groups_flat",
+            "fp16_groups",
+            "ds_param_shard_group",
+        )
     },
     **{f"StepOutput.{name}": (1, "") for name in ("reduce_mean", "reduce_sum", "concat", "stack", "merge", "__iter__")},
     "amp.GradScaler": (0, ""),

@@ -25,8 +25,9 @@ SEPARABLE = (
 CAUGHT = ["KeyError: 'k'", "ValueError: v", "FileNotFoundError: [Errno 2] no file: 'x'", "Own: o", "Local: 'u'"]
 
 
-def _said(folder: Path, *cases: str) -> list[dict[str, Any]]:
-    ranks = smp_ranks(PROGRAMS / "smp_numbers.py", *cases, parameters={"partitions": 2}, size=2, folder=folder)
+def _said(folder: Path, *cases: str, **more: Any) -> list[dict[str, Any]]:
+    parameters = {"partitions": 2, **more}
+    ranks = smp_ranks(PROGRAMS / "smp_numbers.py", *cases, parameters=parameters, size=2, folder=folder)
     return [json.loads(out.splitlines()[-1]) for out, _ in ended(ranks)]
 
 
@@ -83,6 +84,45 @@ def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_pat
             "expected an optimizer that updates each parameter by itself, found LBFGS"
             in (rank["optimizers: LBFGS float64"])
         )
+
+
+def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_that_stay_there(tmp_path: Path) -> None:
+    stays = {"tensor": "loss", "tensor_first": "loss", "list": "inner.losses", "truth": "loss"}
+
+    said = _said(tmp_path, "attributes: number", *(f"attributes: {which}" for which in stays))
+
+    for rank in said:
+        assert rank["attributes: number"] < EXACT
+    for which, name in stays.items():
+        path, _, attribute = f"far.{name}".rpartition(".")
+        text = f"module {path} of partition 1 returns, found a use of its attribute {attribute}, which its forward pass"
+        assert text in said[0][f"attributes: {which}"]
+        assert text in said[1][f"attributes: {which}"]
+
+
+LATER = (
+    *("replaces_far", "replaces_a_part", "appends", "replaces_near", "wraps", "replaces_a_parameter", "ties", "copies"),
+    "unfreezes",
+)
+
+
+def test_what_the_script_adds_to_a_partitioned_model_has_a_partition_and_is_in_the_whole_state(tmp_path: Path) -> None:
+    exact = [f"later: {how}" for how in LATER]
+
+    said = _said(tmp_path, *exact)
+
+    for rank in said:
+        assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
+
+
+def test_replicas_share_what_the_script_adds_unfreezes_and_puts_into_buffers(tmp_path: Path) -> None:
+    exact = [f"replicas: {how}" for how in ("replaces_far", "appends", "replaces_a_parameter", "unfreezes")]
+
+    said = _said(tmp_path, *exact, "replicas: moves", partitions=1)
+
+    for rank in said:
+        assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
+    assert said[0]["replicas: moves"] == said[1]["replicas: moves"]
 
 
 @pytest.mark.parametrize(("leaves", "says"), [(1, "smp.barrier()"), (0, "smp.barrier()")])

@@ -32,3 +32,24 @@ def test_saved_activations_count_once_and_until_the_backward_pass_and_parameters
     losses.pop().backward()
     meter.take_peak()
     assert meter.take_peak() == 0
+
+
+def test_torchs_function_transforms_run_where_saved_bytes_are_counted_and_refuse_other_hooks() -> None:
+    model = torch.nn.Linear(3, 3)
+    values = torch.ones(4, 3)
+    plain = torch.func.vmap(torch.func.jacrev(model))(values)
+    meter, other = SavedBytes(model), SavedBytes(model)
+    meter.take_peak()
+
+    with meter.watching(), other.watching():
+        found = torch.func.vmap(torch.func.jacrev(model))(values)
+        kept = model(values).sum()
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+            pytest.raises(RuntimeError, match="saved tensor hooks"),
+        ):
+            torch.func.grad(torch.sum)(values)
+
+    assert torch.equal(found, plain)
+    assert other.take_peak() > 0  # The innermost hooks count again.
+    del kept

@@ -95,9 +95,9 @@ class Averager:
     ) -> None:
         self._group, self._size = group, dist.get_world_size(group)
         self._view, self._overlapping = as_bucket_view, overlapping
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         # The last layers' gradients are final first.
-        self.buckets = _buckets(list(reversed(self._parameters)), bucket_cap_mb * MIB)
+        self.buckets = _buckets(list(reversed(self.parameters)), bucket_cap_mb * MIB)
         self._bucket_of = {id(each): bucket for bucket in self.buckets for each in bucket.parameters()}
         self._received: dict[int, int] = {}
         self._expected: dict[int, int] = {}
@@ -108,7 +108,7 @@ class Averager:
         # Buckets whose all-reduce began before the step ended, in the last step.
         self.overlapped = 0
         if overlapping:
-            self._handles = [_after_gradient(each, self._receive) for each in self._parameters]
+            self._handles = [_after_gradient(each, self._receive) for each in self.parameters]
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Let *hook* average each bucket instead of an all-reduce."""
@@ -171,8 +171,8 @@ class Averager:
     def _flags(self) -> list[bool]:
         """Reduce dirty buckets again; return for each parameter whether any rank has a gradient."""
         dirty = [bucket.dirty for bucket in self.buckets]
-        has = [parameter.grad is not None for parameter in self._parameters]
-        device = self._parameters[0].device if self._parameters else None
+        has = [parameter.grad is not None for parameter in self.parameters]
+        device = self.parameters[0].device if self.parameters else None
         flags = torch.tensor(dirty + has, dtype=torch.uint8, device=device)
         if len(flags):
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
@@ -185,7 +185,7 @@ class Averager:
         return everywhere[len(self.buckets) :]
 
     def _hand_back(self, bucket: Bucket, has: list[bool]) -> None:
-        held = {id(parameter) for parameter, here in zip(self._parameters, has, strict=True) if here}
+        held = {id(parameter) for parameter, here in zip(self.parameters, has, strict=True) if here}
         for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if id(parameter) not in held:
                 continue

@@ -19,9 +19,14 @@ from torch.utils._pytree import tree_leaves
 from toolkit.modelparallel.torch.far import Far
 from toolkit.modelparallel.torch.remote import region
 
+GIVES_WAY = "_smp_gives_way"
+
 
 def begin(module: nn.Module, partitions: Mapping[str, int], mine: int, give_way: Callable[[], None]) -> None:
-    """Let the parts of *module* on partition *mine* call *give_way*; *partitions*: of every module by path."""
+    """Let the parts of *module* on partition *mine* call *give_way*; *partitions*: of every module by path.
+
+    May be called again, when the model has more or other modules.
+    """
     spanning = {
         parent
         for path, partition in partitions.items()
@@ -30,7 +35,8 @@ def begin(module: nn.Module, partitions: Mapping[str, int], mine: int, give_way:
     }
     for path, each in module.named_modules():
         is_between = path != "" and path.rpartition(".")[0] in spanning
-        if is_between and partitions[path] == mine and next(each.parameters(), None) is not None:
+        gives_way = getattr(each._compiled_call_impl, GIVES_WAY, False)
+        if is_between and not gives_way and partitions[path] == mine and next(each.parameters(), None) is not None:
             each._compiled_call_impl = _giving_way(each._compiled_call_impl or each._call_impl, give_way)
 
 
@@ -55,4 +61,5 @@ def _giving_way(run: Callable[..., Any], give_way: Callable[[], None]) -> Callab
                     break
         return found
 
+    setattr(between, GIVES_WAY, True)
     return between

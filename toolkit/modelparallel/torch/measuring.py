@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from toolkit.modelparallel.torch.saved import counting
+
 TIMED_RUNS = 2
 # What an untimed module is taken to need: a processor's rates. Only their ratio matters to the partition.
 OPERATIONS_PER_S = 1e11
@@ -129,8 +131,7 @@ class Measurement:
         # Alive to the end of the run: an address then stands for one storage. No tensors, whose graph holds `pack`, so
         # that one without a backward pass would never be freed.
         kept: list[torch.UntypedStorage] = []
-        saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-        with _hooked(self._root, enter, leave), saving, _Operations(count):
+        with _hooked(self._root, enter, leave), counting(pack, lambda tensor: tensor), _Operations(count):
             self._call_once()
 
     def _note_uses(self, path: str, values: Any) -> None:

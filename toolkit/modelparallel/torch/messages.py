@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.torch.attributes import Set
 from toolkit.modelparallel.torch.far import Parcel, Place
 
 CALL, RESULT, BACKWARD, GRADIENTS = "smp.call", "smp.result", "smp.backward", "smp.gradients"
@@ -97,13 +98,14 @@ def _pickled(value: Any) -> bytes:
 class Result(NamedTuple):
     """What a call gave. `state`: of the random number generator afterwards. `changed`: (number of the input, number of
     the output that is its new value) of each tensor that the module has changed in place. `failure`: the
-    module has then raised."""
+    module has then raised. `attributes`: what the module has set of its own."""
 
     skeleton: bytes
     outputs: Parcel
     state: bytes
     changed: list[tuple[int, int]]
     failure: "Failure | None" = None
+    attributes: Sequence[Set] = ()
 
 
 class Hop(NamedTuple):

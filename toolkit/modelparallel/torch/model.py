@@ -68,6 +68,9 @@ class DistributedModel(TensorParallel, Wrapper):
         self.loss_scale = 1.0  # What backward multiplies the gradients with.
         self.local = threading.local()  # `forward` and `backward` of a thread that runs the model in another way.
         self._assignment: dict[str, int] = {}
+        self._additions = partitioned.Additions()
+        self._has_more = False  # Modules or parameters that `on_addition` callbacks have not seen.
+        self._on_addition: list[Callable[[DistributedModel], None]] = []
         self._on_partition: list[Callable[[DistributedModel], None]] = []
         self._on_step_end: list[Callable[[DistributedModel], None]] = []
         self._on_post_partition: list[Callable[[DistributedModel, Any], None]] = []
@@ -89,7 +92,8 @@ class DistributedModel(TensorParallel, Wrapper):
             sharded.shard(module, self._world.cfg, state.process_groups["rdp"], self._runner.device)
         self.on_partition(activation.begin)
         if self._world.cfg.fp32_grad_accumulation:
-            self.on_partition(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
+            for when in (self.on_partition, self.on_addition):
+                when(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
         for name in ("clip_grad_norm_", "get_total_norm"):
             instead = "use optimizer.clip_master_grads(max_norm), whose norm is the whole model's"
             norms.notice(torch.nn.utils, name, instead, _is_of_the_model)
@@ -224,14 +228,12 @@ class DistributedModel(TensorParallel, Wrapper):
         if isinstance(found, str):
             raise SMPError(f"rank 0 could not partition the model: {found}")
         self.decision = found
-        device = self._runner.device
         if delayed.is_delayed(self.module):
             where, mine = partitioned.partitions_of(self.module, found), here.rank_in("pp")
             delayed.initialise(self.module, lambda path: where[path] == mine)
-        self._assignment = partitioned.apply(self.module, found, here.rank_in("pp"), device, self._runner.remote.call)
-        giving_way.begin(self.module, self._assignment, here.rank_in("pp"), self._runner.remote.scheduler.give_way)
+        self._additions.take()
+        self._place(partitioned.partitions_of(self.module, found))
         self.partitioned = True
-        self._runner.parameter_bytes = sum(one.numel() * one.element_size() for one in self.local_parameters())
         if self._to_load is not None:
             waiting, self._to_load = self._to_load, None
             self._load_local(*waiting)
@@ -239,6 +241,33 @@ class DistributedModel(TensorParallel, Wrapper):
             callback(self)
         for hook in self._on_post_partition:
             hook(self, self.optimizer)
+
+    def _place(self, assignment: dict[str, int]) -> None:
+        """Put every module where *assignment* says; this may be called again."""
+        mine, remote = self._world.rank_in("pp"), self._runner.remote
+        self._assignment, self._paths = assignment, None
+        partitioned.apply(self.module, assignment, mine, self._runner.device, remote.call)
+        giving_way.begin(self.module, assignment, mine, remote.scheduler.give_way)
+        here = [one for one in self.module.parameters() if one.device.type != "meta"]
+        self._runner.parameter_bytes = sum(one.numel() * one.element_size() for one in here)
+
+    def settle(self) -> None:
+        """Give modules and parameters that came after the partition one of their own; inside a step this waits."""
+        if self.partitioned and not self._runner.is_under_way and self._additions.take():
+            self._has_more = True
+            self._place(partitioned.extended(self.module, self._assignment, self._world.cfg.partitions))
+
+    def begin_step(self) -> None:
+        """A step begins, on all ranks alike."""
+        self.settle()
+        if self._has_more:
+            self._has_more = False
+            for callback in self._on_addition:
+                callback(self)
+
+    def on_addition(self, callback: "Callable[[DistributedModel], None]") -> None:
+        """Call *callback*(model) on every rank before a step for which the model has got modules or parameters."""
+        self._on_addition.append(callback)
 
     def _spread(self, found: "Decision | str") -> None:
         for rank in range(1, self._world.size):
@@ -338,6 +367,7 @@ class DistributedModel(TensorParallel, Wrapper):
 
         *gather_to_rank0*: only the rank with partition 0 gets it, the others an empty dictionary.
         """
+        self.settle()
         whole: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         if self._world.cfg.sharded_data_parallel_degree > 1:
             return sharded.whole(whole)
@@ -356,6 +386,7 @@ class DistributedModel(TensorParallel, Wrapper):
 
         *same_partition_load*: *state_dict* is this rank's part, whether marked or not.
         """
+        self.settle()
         is_partial = same_partition_load or PARTIAL in state_dict
         holders = dict(self.module.named_parameters(remove_duplicate=False))
         given = {
@@ -390,6 +421,7 @@ class DistributedModel(TensorParallel, Wrapper):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "DistributedModel":
         # .to(), .half(), .cuda(): of what is here. Parameters of other partitions have no data to convert.
+        self.settle()
         for path, module in self.module.named_modules():
             if not self.partitioned or self._assignment[path] == self._world.rank_in("pp"):
                 module._apply(fn, recurse=False)
@@ -401,6 +433,7 @@ class DistributedModel(TensorParallel, Wrapper):
                 f"expected DistributedModel.{what} after the model is partitioned, which its first step does, found a "
                 "call before: use register_post_partition_hook"
             )
+        self.settle()
 
 
 def hvd_average_grads() -> None:

@@ -114,6 +114,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._flat_groups
 
     @property
+    def fp16_groups(self) -> list[list[nn.Parameter]]:
+        """By group: this rank's parameters of the model, of whatever type. AWS's scripts read their names and whole
+        shapes (ds_shape) for a checkpoint with sharded_data_parallel_degree."""
+        self._note_groups()
+        return [[each for each in group if each.device.type != "meta"] for group in self._given]
+
+    @property
     def ds_param_shard_group(self) -> Any:
         """torch's process group of the ranks that share this rank's parameters (sharded_data_parallel_degree)."""
         return sharded.group_of(self._parameters)

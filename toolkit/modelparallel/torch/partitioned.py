@@ -12,6 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.utils._pytree import tree_leaves
 
 from toolkit.modelparallel.errors import SMPError
@@ -19,6 +23,8 @@ from toolkit.modelparallel.torch.marking import created_modules
 from toolkit.parallelism.decision import Decision
 
 MARK = "_smp_partition"
+# The attribute of a module that holds its partition once it has one; a copy of the module has it, too.
+PLACED = "_smp_placed"
 Call = Callable[[int, nn.Module, str, Any, Any], Any]
 
 
@@ -90,30 +96,79 @@ def partitions_of(module: nn.Module, decision: Decision) -> dict[str, int]:
     return {path: _partition_of(path, assignment) for path, _ in module.named_modules()}
 
 
-def apply(module: nn.Module, decision: Decision, mine: int, device: torch.device, call: Call) -> dict[str, int]:
-    """Keep of *module* what *decision* gives to partition *mine*, on *device*; return every module's partition by path.
+def extended(module: nn.Module, before: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """Return the partition of every module of *module* by path, where *before* is that of an earlier time.
 
-    *call* is called as call(partition, module, path, args, kwargs) for modules of other partitions.
+    A module that has none yet gets that of the one that it replaces, else its parent's. If it holds a parameter of
+    another module, it gets that one's.
     """
-    partitions = partitions_of(module, decision)
+    found: dict[str, int] = {}
+    holders: dict[int, int] = {}
+    new: list[tuple[str, nn.Module]] = []
+    for path, each in module.named_modules():
+        known = each.__dict__.get(PLACED, partitions)
+        if known < partitions:
+            found[path] = known
+            holders |= {id(one): known for one in each._parameters.values() if one is not None}
+        else:
+            found[path] = before.get(path, found.get(path.rpartition(".")[0], 0))
+            new.append((path, each))
+    for path, each in new:
+        found[path] = next((holders[id(one)] for one in each._parameters.values() if id(one) in holders), found[path])
+    return found
+
+
+def apply(module: nn.Module, partitions: Mapping[str, int], mine: int, device: torch.device, call: Call) -> None:
+    """Keep of *module* what is on partition *mine*, on *device*; *partitions*: of every module by path.
+
+    *call* is called as call(partition, module, path, args, kwargs) for modules of other partitions. May be called
+    again, when the model has more or other modules.
+
+    Raises:
+        SMPError: a module of this partition has parameters without values.
+    """
     places: dict[int, torch.Tensor] = {}
     for path, each in module.named_modules():
         is_mine = partitions[path] == mine
+        each.__dict__[PLACED] = partitions[path]
         if not is_mine and isinstance(each, nn.RNNBase):  # Its own weak references would hold its parameters.
             each._flat_weight_refs = [None] * len(each._flat_weight_refs)
         for name, parameter in each._parameters.items():
             if parameter is not None and id(parameter) not in places:
                 places[id(parameter)] = parameter
-                if is_mine:
+                full_name = f"{path}.{name}" if path else name
+                if not is_mine and parameter.device.type != "meta":
+                    _empty(parameter, full_name)
+                elif is_mine and parameter.device.type == "meta":
+                    raise SMPError(
+                        f"expected parameter {full_name} of partition {mine} to have values on this rank, found it on "
+                        "the meta device: a module that the script adds to a partitioned model must be made alike on "
+                        "all ranks, and not of parameters of another partition"
+                    )
+                elif is_mine:
                     parameter.data = parameter.data.to(device)
-                else:
-                    _empty(parameter, f"{path}.{name}" if path else name)
         for name, buffer in each._buffers.items():
             if buffer is not None:
                 each._buffers[name] = buffer.to(device) if is_mine else buffer.to("meta")
         if not is_mine:
             each._compiled_call_impl = _stub(call, partitions[path], each, path)
-    return partitions
+
+
+class Additions:
+    """Notes that a module of this process got a module or parameter, perhaps in place of another one."""
+
+    def __init__(self) -> None:
+        self._are_there = False
+        for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
+            register(self._note)
+
+    def take(self) -> bool:
+        """Return whether there were any since the last call."""
+        are_there, self._are_there = self._are_there, False
+        return are_there
+
+    def _note(self, _module: nn.Module, _name: str, _added: Any) -> None:
+        self._are_there = True
 
 
 def _stub(call: Call, partition: int, module: nn.Module, path: str) -> Callable[..., Any]:

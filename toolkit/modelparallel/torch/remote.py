@@ -19,7 +19,7 @@ from torch import Tensor
 
 from toolkit.modelparallel.errors import PeerLost, SMPError
 from toolkit.modelparallel.messenger import Message
-from toolkit.modelparallel.torch import arguments, far, wire
+from toolkit.modelparallel.torch import arguments, attributes, far, wire
 from toolkit.modelparallel.torch.far import Far, Parcel, Place, current, near, place_of
 from toolkit.modelparallel.torch.messages import (
     BACKWARD,
@@ -116,6 +116,7 @@ class Remote:
             changed = [(tensors[number], outputs[place]) for number, place in call.changed]
             what = f"module {path or 'the model'} of partition {partition}"
             arguments.carry_over(changed, contents, args, kwargs, tensors, module.forward, what)
+        attributes.take_over(call.attributes, self.model.module_at, partition)
         if call.failure is not None:
             raise call.failure.exception()
         return result
@@ -245,6 +246,7 @@ class Remote:
                     inputs = Entry.apply(self._anchor, served)  # type: ignore[no-untyped-call]
                 args, kwargs = wire.unpack(request.skeleton, inputs, self.model)
                 given = arguments.Given(args, kwargs, inputs)
+                before = attributes.Before(module)
                 failure = None
                 try:
                     value = module(*args, **kwargs)
@@ -265,7 +267,8 @@ class Remote:
                 for number, output in enumerate(outputs)
             ]
             parcel, buffers = Parcel.of(outputs, places)
-            result = Result(skeleton, parcel, self._state(task), new_values, failure)
+            its = before.changes(request.path)
+            result = Result(skeleton, parcel, self._state(task), new_values, failure, its)
             self._messenger.send(message.source, RESULT, message.key, result, buffers)
 
     def _serve_backward(self, message: Message) -> None:
@@ -361,6 +364,7 @@ class Call:
         self._answer: Callable[[], list[Tensor | None]] | None = None
         self.result = b""
         self.changed: list[tuple[int, int]] = []  # As of Result.
+        self.attributes: Sequence[attributes.Set] = ()
         self.failure: Failure | None = None
         self.requires_grad: list[bool] = []
         self.looks = Looks()
@@ -382,6 +386,7 @@ class Call:
         reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
         result: Result = reply.payload
         self.result, self.changed, self.failure = result.skeleton, result.changed, result.failure
+        self.attributes = result.attributes
         self._forms = result.outputs.forms
         self.requires_grad = [form.requires_grad for form in self._forms]
         remote.scheduler.adopt(task, torch.frombuffer(bytearray(result.state), dtype=torch.uint8))

@@ -37,10 +37,13 @@ class Replicas:
             "bucket_cap_mb": bucket_cap_mb,
             "as_bucket_view": gradient_as_bucket_view,
         }
-        self._buffers: list[torch.Tensor] = []
+        self._model = model
+        self._equal: dict[int, torch.Tensor] = {}  # By id: the parameters that began with the first replica's values.
+        self._idle: list[torch.Tensor] = []  # Those of them that need no gradient, which the script may change.
         self.averagers: list[Averager] = []
         self._comm_hook: tuple[Any, CommHook] | None = None
         model.on_partition(self._begin)
+        model.on_addition(self._begin)
         model.on_step_end(self._end)
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
@@ -57,20 +60,31 @@ class Replicas:
                 each.finish(self._passes == 1)
 
     def _begin(self, model: Any) -> None:
-        self._buffers = list(model.local_buffers())
-        # fully_shard averages the others (sharded.py).
-        parameters = [each for each in model.local_parameters() if not is_spread(each)]
-        for kind, group in self._groups.items():
-            wanted = [each for each in parameters if is_distributed(each) == (kind == "rdp")]
-            equalise([each.detach() for each in wanted], group)
-            averager = Averager(wanted, group, **self._options)
-            if self._comm_hook:
-                averager.register_comm_hook(*self._comm_hook)
-            averager.hold(self._passes == 1)
-            self.averagers.append(averager)
+        self._take(model)
         self._equalise_buffers()
 
-    def _end(self, _: Any) -> None:
+    def _take(self, model: Any) -> None:
+        """Take in the parameters that *model* has now, and those that need a gradient now."""
+        # fully_shard averages the others (sharded.py).
+        parameters = [each for each in model.local_parameters() if not is_spread(each)]
+        averaged = {id(each) for averager in self.averagers for each in averager.parameters}
+        for kind, group in self._groups.items():
+            wanted = [each for each in parameters if is_distributed(each) == (kind == "rdp")]
+            new = [each for each in wanted if id(each) not in self._equal]
+            equalise([each.detach() for each in new], group)
+            self._equal |= {id(each): each for each in new}
+            trained = [each for each in wanted if each.requires_grad and id(each) not in averaged]
+            if trained:
+                averager = Averager(trained, group, **self._options)
+                if self._comm_hook:
+                    averager.register_comm_hook(*self._comm_hook)
+                averager.hold(self._passes == 1)
+                self.averagers.append(averager)
+        self._idle = [each for each in parameters if not each.requires_grad]
+
+    def _end(self, model: Any) -> None:
+        if any(each.requires_grad for each in self._idle):
+            self._take(model)
         self._done += 1
         if self._done == self._passes:
             self.flush()
@@ -82,7 +96,7 @@ class Replicas:
 
     def _equalise_buffers(self) -> None:
         if "dp" in self._groups:
-            equalise(self._buffers, self._groups["dp"])
+            equalise(self._model.local_buffers(), self._groups["dp"])  # A module may have put others in their place.
 
 
 def is_distributed(parameter: torch.Tensor) -> bool:

@@ -1,10 +1,51 @@
 """Counts the bytes that PyTorch's forward pass saves for the backward pass."""
 
+import contextlib
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.autograd import graph
+
+_hooks: Any = torch._C._autograd
+
+
+def counting(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> AbstractContextManager[object]:
+    """Return saved_tensors_hooks that torch.func does not refuse: they are off inside its functions."""
+    if graph.disable_saved_tensors_hooks is not _set_aside:
+        graph.disable_saved_tensors_hooks = _set_aside
+    hooks: AbstractContextManager[object] = graph.saved_tensors_hooks(_Counter(pack), unpack)
+    return hooks
+
+
+class _Counter:
+    """A hook that may be off for a while."""
+
+    def __init__(self, pack: Callable[[Any], Any]) -> None:
+        self.pack = pack
+
+    def __call__(self, tensor: Any) -> Any:
+        return self.pack(tensor)
+
+
+_plainly_disabled = graph.disable_saved_tensors_hooks
+
+
+@contextlib.contextmanager
+def _set_aside(error_message: str) -> Iterator[None]:
+    """As torch's own, which torch.func calls: the block begins with an error if this thread has hooks, but counters."""
+    counters = []
+    while (top := _hooks._top_saved_tensors_default_hooks(False)) is not None and isinstance(top[0], _Counter):
+        counters.append(top)
+        _hooks._pop_saved_tensors_default_hooks()
+    try:
+        with _plainly_disabled(error_message):
+            yield
+    finally:
+        for pack, unpack in reversed(counters):
+            _hooks._push_saved_tensors_default_hooks(pack, unpack)
 
 
 class SavedBytes:
@@ -24,8 +65,7 @@ class SavedBytes:
 
     def watching(self) -> AbstractContextManager[object]:
         """Count what this thread saves inside."""
-        hooks: AbstractContextManager[object] = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
-        return hooks
+        return counting(self._pack, _unpack)
 
     def take_peak(self) -> int:
         """Return the most bytes that were saved at once since the last call."""

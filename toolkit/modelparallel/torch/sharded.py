@@ -45,7 +45,8 @@ def shard(module: nn.Module, cfg: Parameters, group: Any, device: torch.device) 
         fully_shard(unit, mesh=mesh, ignored_params=whole)
     fully_shard(module, mesh=mesh, ignored_params=whole)
     for each in module.parameters():
-        each.__dict__["ds_tensor"] = _part(each)  # The name under which AWS's scripts find it.
+        # The names under which AWS's scripts find this rank's part, and the size of the whole.
+        each.__dict__ |= {"ds_tensor": _part(each), "ds_shape": each.shape, "ds_numel": each.numel()}
 
 
 def _part(parameter: nn.Parameter) -> torch.Tensor:

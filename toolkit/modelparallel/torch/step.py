@@ -171,6 +171,8 @@ class Runner:
         """
         if self.is_under_way:
             raise SMPError("expected @smp.step functions one after the other, found one called inside another")
+        if self.model is not None:
+            self.model.begin_step()
         self.is_under_way = True
         self.number += 1
         self._backwards = 0

@@ -370,6 +370,16 @@ def test_another_job_that_writes_to_the_same_place_is_noticed_and_nothing_is_los
         second.look(time.time() + LATER_S)
 
 
+def test_storage_that_was_emptied_meanwhile_gets_everything_again(bed: Bed) -> None:
+    bed.store.objects.clear()
+
+    with pytest.raises(OvertakenError, match="somebody has removed this meanwhile"):
+        bed.uploader.look(time.time() + LATER_S)
+    assert bed.made().look(time.time() + LATER_S)
+
+    assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
+
+
 @pytest.mark.parametrize("age_s", [0.0, FRESH_S + 60])
 def test_a_part_that_no_manifest_names_is_left_for_an_hour_to_the_job_that_may_name_it(
     tmp_path: Path, age_s: float

@@ -55,7 +55,8 @@ class _Sent(Record, frozen=True, kw_only=True):
 
 
 class OvertakenError(PlatformError):
-    """Another job has written the manifest since this one read or wrote it; one made anew goes on from that."""
+    """Another job has written or removed the manifest since this one read or wrote it; one made anew goes on from
+    that."""
 
 
 class Checkpoints:
@@ -251,9 +252,11 @@ class Checkpoints:
         number = self._last.number + 1
         manifest = Manifest(host=self._host, written_s=time.time(), number=number, files=dict(sorted(files.items())))
         place = self._place.below(manifests.NAME)
-        if self._found() != self._manifest:
-            hint = "Two jobs must not write to one URI at the same time: give each its own."
-            raise OvertakenError("another job has written this meanwhile", where=str(place), hint=hint)
+        found = self._found()
+        if found != self._manifest:
+            what = "another job has written this meanwhile" if found else "somebody has removed this meanwhile"
+            hint = "Two jobs must not write to one URI at the same time: give each its own." if found else ""
+            raise OvertakenError(what, where=str(place), hint=hint)
         self._store.write(place.key, manifests.document(manifest))
         self._before, self._last = self._last.parts, manifest
         self._manifest = self._found()

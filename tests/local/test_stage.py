@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import re
@@ -248,6 +249,56 @@ def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_ou
     said = capfd.readouterr().err
     assert "packing the source" in said and "2 files, 0 MB" in said
     assert f"data is a link to the folder {tmp_path}/data, which is large: give it as a channel" in said
+
+
+def test_what_vanishes_while_it_is_submitted_is_named_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LARGE_BYTES", 1000)
+    data = data_of(tmp_path, "a.txt", "b.txt")
+    asked = asked_in(tmp_path, hosts=1, channels=(Channel(name="train", folder=data),))
+    for name in ("gone", "stays"):
+        (asked.source / name).write_bytes(bytes(1100))
+    said: list[str] = []
+
+    def hear(line: bytes) -> None:
+        said.append(line.decode())
+        if "packing the source" in said[-1]:  # All has been looked at, and nothing is packed.
+            (asked.source / "gone").unlink()
+
+    log = Log()
+    log.say_through(hear)
+    asked.run.job_dir.mkdir()
+    content = stage.submit(asked, log)
+    (data / "a.txt").unlink()
+    (host,) = stage.stage_hosts(asked, {"PATH": os.environ["PATH"]}, content, log)
+
+    assert members(tmp_path / "job/source/sourcedir.tar.gz") == ["stays", "train.py"]
+    assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["b.txt"]
+    text = "".join(said)
+    assert f"left out of the source {asked.source}: gone is a file that is gone by now" in text
+    assert f"left out of channel train of algo-1 {data}: a.txt is a file that is gone by now" in text
+
+
+def test_a_file_that_becomes_shorter_while_it_is_packed_is_filled_up(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1" * 1100)
+
+    class Shrinks(io.BytesIO):
+        def write(self, content: Any) -> int:
+            os.truncate(log, 10)
+            return super().write(content)
+
+    packed = Shrinks()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        reason = source._add(tar, "log", log)
+
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as tar:
+        content = tar.extractfile("log")
+        assert content is not None
+        assert content.read() == b"1" * 10 + bytes(1090)
+    assert reason == "a file that became shorter while it was packed: its rest is zeros"
 
 
 @pytest.mark.parametrize("backend", ["process", "docker"])

@@ -98,7 +98,7 @@ class _Job:
         self._reserve = reserve
         self._asked = remote.with_fetched(asked, own, log)
         self._content = stage.submit(self._asked, log)
-        self._staged = opt_ml.with_own(asked, stage.stage_hosts(self._asked, own, self._content), log)
+        self._staged = opt_ml.with_own(asked, stage.stage_hosts(self._asked, own, self._content, log), log)
         self._own = own
         self._log = log
         started_s, began_s = time.time(), time.monotonic()
@@ -196,7 +196,7 @@ class _Job:
             if engine is not None:
                 engine.renew()
             self._starts.put_aside()
-            staged = stage.stage_hosts(self._asked, self._own, self._content)
+            staged = stage.stage_hosts(self._asked, self._own, self._content, self._log)
         except (OSError, ToolkitError) as error:
             lost = error if isinstance(error, ToolkitError) else PlatformError(str(error), where="toolkit run")
             self._write(

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, cast
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.errors import UserError
 from toolkit.jobfile.spec import JobFile
 from toolkit.jobs.folders import RUN_MARK
@@ -38,6 +39,7 @@ LINKED_FILES = 10_000
 LARGE_BYTES = 100 << 20
 SLOW_S = 2.0
 SHOWN = 5
+VANISHED = "a file that is gone by now"
 
 
 class Source(Record, frozen=True, kw_only=True):
@@ -108,13 +110,45 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
             tar.add(asked.source / name, arcname=_packed(name), recursive=False)
         for name, path in {**found.files, **added}.items():
             told.say_if_slow()
-            tar.add(path.resolve(), arcname=_packed(name))
+            if reason := _add(tar, _packed(name), path):
+                found.left_out[name] = reason
         for name, target in found.links.items():
             if name not in added:
                 link = tarfile.TarInfo(_packed(name))
                 link.type, link.linkname = tarfile.SYMTYPE, _packed(target)
                 tar.addfile(link)
     return found.left_out
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> str:
+    """Add the file *path* to *tar*; return why it is not in it as it was when it was looked at, "" if it is.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        opened = files.opened(path.resolve())
+    except FileNotFoundError:
+        return VANISHED
+    with opened:
+        info = tar.gettarinfo(arcname=name, fileobj=opened)
+        content = _Filled(opened)
+        tar.addfile(info, cast(IO[bytes], content) if info.isreg() else None)
+    return "a file that became shorter while it was packed: its rest is zeros" if content.is_filled else ""
+
+
+class _Filled:
+    """A file that may become shorter while it is read: zeros take the place of what is missing."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.is_filled = False
+
+    def read(self, size: int) -> bytes:
+        """Return *size* bytes."""
+        content = self._file.read(size)
+        self.is_filled |= len(content) < size
+        return content.ljust(size, b"\0")
 
 
 class _Told:
@@ -131,7 +165,8 @@ class _Told:
     def count(self, name: str, path: Path) -> None:
         """Count the file *path*, whose name in the source is *name*."""
         first, slash, _ = name.partition("/")
-        self._bytes[first + slash] += path.stat().st_size
+        found = folders.status(path)
+        self._bytes[first + slash] += found.st_size if found else 0
         self._files += 1
         self.say_if_slow()
 
@@ -179,7 +214,8 @@ def _linked(folder: Path, root: Path, name: str, left_out: dict[str, str]) -> di
         path = Path(entry.path)
         if kind_of(path) == "a file":
             files[path.relative_to(folder).as_posix()] = path.resolve()
-            left_bytes -= path.stat().st_size
+            found = folders.status(path)
+            left_bytes -= found.st_size if found else 0
         if left_bytes < 0 or len(files) > LINKED_FILES:
             return None
     return files

@@ -31,7 +31,7 @@ from toolkit.local import containers
 from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.local.feed import Feed
 from toolkit.local.reserve import PARTS
-from toolkit.local.source import pack, why
+from toolkit.local.source import VANISHED, pack, why
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
@@ -112,7 +112,7 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
     Raises:
         PlatformError: a file cannot be read or written.
     """
-    return stage_hosts(asked, own, submit(asked, log), only=only)
+    return stage_hosts(asked, own, submit(asked, log), log, only=only)
 
 
 def submit(asked: JobFile, log: Log) -> Submitted:
@@ -131,7 +131,7 @@ def submit(asked: JobFile, log: Log) -> Submitted:
 
 
 def stage_hosts(
-    asked: JobFile, own: Mapping[str, str], content: Submitted, *, only: Sequence[str] | None = None
+    asked: JobFile, own: Mapping[str, str], content: Submitted, log: Log, *, only: Sequence[str] | None = None
 ) -> tuple[Staged, ...]:
     """Make the folders of one start of the job; *content*: from `submit`.
 
@@ -158,7 +158,7 @@ def stage_hosts(
         (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        staged = tuple(stage_host(asked, setup, own, content) for setup in places)
+        staged = tuple(stage_host(asked, setup, own, content, log) for setup in places)
         hidden = Log()
         hidden.hide({**own, **asked.spec.environment})
         for each in staged:
@@ -173,7 +173,9 @@ def _unprepared(error: OSError, asked: JobFile) -> ToolkitError:
     return told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir))
 
 
-def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
+def stage_host(
+    asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files], log: Log
+) -> Staged:
     """Write *setup*'s documents, and its share of each channel's *content*."""
     region = region_of(own)
     write_documents(asked, setup, region)
@@ -194,7 +196,8 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         elif channel.mode == "File":
-            copy_files(data / channel.name, files)
+            gone = dict.fromkeys(copy_files(data / channel.name, files), VANISHED)
+            _say_left_out(f"channel {channel.name} of {setup.host}", channel.folder, gone, log)
         elif setup.contained:
             link_files(data / channel.name, [(name, path.resolve()) for name, path in files])
             mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
@@ -344,13 +347,19 @@ def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log
         log.warning(f"left out of {what} {folder}: {shown}{more}")
 
 
-def copy_files(folder: Path, files: Files) -> None:
-    """Put copies of *files* below *folder*, like a download: a job may change them without changing the person's."""
+def copy_files(folder: Path, files: Files) -> list[str]:
+    """Put copies of *files* below *folder*, like a download: a job may change them without changing the person's.
+    Return the names of those that are gone by now."""
     folder.mkdir(parents=True)
+    gone = []
     for name, path in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
+        try:
+            shutil.copy2(path, target)
+        except FileNotFoundError:
+            gone.append(name)
+    return gone
 
 
 def link_files(folder: Path, links: Files) -> None:

@@ -349,9 +349,13 @@ def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log
 
 def copy_files(folder: Path, files: Files) -> list[str]:
     """Put copies of *files* below *folder*, like a download: a job may change them without changing the person's.
-    Return the names of those that are gone by now."""
+    Return the names of those that are gone by now.
+
+    Raises:
+        FileNotFoundError: all of them are.
+    """
     folder.mkdir(parents=True)
-    gone = []
+    gone: list[str] = []
     for name, path in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -359,6 +363,8 @@ def copy_files(folder: Path, files: Files) -> list[str]:
             shutil.copy2(path, target)
         except FileNotFoundError:
             gone.append(name)
+            if len(gone) == len(files):
+                raise
     return gone
 
 

@@ -328,6 +328,15 @@ def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted
     }
 
 
+@pytest.mark.parametrize(("path", "is_there"), [("nowhere", False), ("train.py", True), (".", True)])
+def test_a_channel_that_leads_to_nothing_is_said(
+    asked: Asked, path: str, is_there: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=f"train={asked.code / path}")
+
+    assert ("channel train: expected a folder or file, found nothing" in capfd.readouterr().err) != is_there
+
+
 def test_every_mounted_folder_is_a_channel(asked: Asked) -> None:
     (asked.base / "input/data/extra").mkdir(parents=True)
     (asked.base / "input/data/..2026_data").mkdir()

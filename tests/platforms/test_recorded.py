@@ -157,3 +157,37 @@ def test_variables_that_describe_no_place_are_refused_by_name(
         find({"platform": platform, "environ": environ})
 
     assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "how"),
+    [
+        ("plain", {"NNODES": "2", "NODE_RANK": "1"}, "set MASTER_ADDR, or TOOLKIT_HOSTS"),
+        (
+            "plain",
+            {"NNODES": "2", "MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"},
+            "set NODE_RANK, or TOOLKIT_HOSTS",
+        ),
+        ("plain", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "srun --ntasks-per-node=1 train"),
+        (
+            "azureml",
+            {"AZUREML_RUN_ID": "r", "AZUREML_NODE_COUNT": "2"},
+            "set MASTER_ADDR and NODE_RANK, or TOOLKIT_HOSTS",
+        ),
+        ("plain", {"NNODES": "1"}, ""),
+        ("plain", {"NNODES": "x", "SLURM_JOB_NUM_NODES": "1"}, ""),
+        ("plain", {"NNODES": "2", "TOOLKIT_HOSTS": "a"}, ""),
+    ],
+)
+def test_a_host_that_trains_by_itself_though_the_job_has_more_says_so(
+    platform: str, environ: dict[str, str], how: str
+) -> None:
+    notes = find({"platform": platform, "environ": environ}).notes
+
+    assert [how in note and "it trains by itself" in note for note in notes] == [True] * bool(how)
+
+
+def test_a_list_of_hosts_that_slurm_does_not_need_is_said_to_be_ignored() -> None:
+    environ = {**RECORDED["slurm_srun"]["environ"], "TOOLKIT_HOSTS": "a,b"}
+
+    assert find({"platform": "slurm", "environ": environ}).notes[-1].startswith("TOOLKIT_HOSTS is not read")

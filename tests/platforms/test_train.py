@@ -154,6 +154,13 @@ def test_a_script_that_is_not_there_is_told_by_the_variable_that_names_it(tmp_pa
     assert f"{name}: no 'trian.py' in {tmp_path}/ml/code, which holds " in said
 
 
+def test_a_wrong_path_of_a_program_makes_no_folder(tmp_path: Path) -> None:
+    status, said = end(start(tmp_path, TOOLKIT_PROGRAM=f"{tmp_path}/nowhere/train.py"))
+
+    assert (status, (tmp_path / "nowhere").exists()) == (78, False)
+    assert f"TOOLKIT_PROGRAM: no 'train.py' in {tmp_path}/nowhere" in said
+
+
 def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variables(tmp_path: Path) -> None:
     (tmp_path / "ml/code").mkdir(parents=True)
     (tmp_path / "ml/code/train.sh").write_text('echo "got $*"\n')

@@ -11,12 +11,13 @@ from toolkit.log import Log
 def prepare(folders: Folders, log: Log) -> None:
     """Create the job's folders, and log once which of them are absent or cannot be written.
 
-    Not output/intermediate: while it is absent, the platform does not synchronise it. No error here ends the job: the
-    script may not need the folder.
+    Not output/intermediate: while it is absent, the platform does not synchronise it. Not a code folder outside of the
+    base, which the user names: a wrong path is no new folder. No error here ends the job: the script may not need the
+    folder.
     """
     failed: dict[str, list[str]] = {}
     for folder in (
-        folders.code,
+        *(folder for folder in (folders.code,) if folder.is_relative_to(folders.base)),
         folders.data,
         folders.model,
         folders.output,

@@ -130,8 +130,12 @@ def read(
         strategy=_strategy(given.file) if given.distributes else None,
     )
     spec = _joined(spec, given, place, places)
+    channels = _channels(spec.channels, places)
+    for channel in channels:
+        if not channel.uri and channel.mode != "Pipe" and not may_exist(channel.folder):
+            log.warning(f"channel {channel.name}: expected a folder or file, found nothing at {channel.folder}")
     return assemble(
-        msgspec.structs.replace(spec, channels=_channels(spec.channels, places)),
+        msgspec.structs.replace(spec, channels=channels),
         _grouped(place, given.file.groups),
         ours,
         machine,

@@ -6,6 +6,9 @@ from toolkit.errors import ContractError
 from toolkit.platforms.place import Place, asked_hosts, number, numbered
 from toolkit.settings import Settings
 
+# What says how many hosts a job has: torchrun's name, Azure ML's, and Slurm's in a shell of salloc.
+COUNTS = ("NNODES", "AZUREML_NODE_COUNT", "SLURM_JOB_NUM_NODES")
+
 
 def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the host's place: by TOOLKIT_HOSTS; else by MASTER_ADDR, NODE_RANK and the number of hosts; else alone.
@@ -23,10 +26,21 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     count = _count(environ) if rank and environ.get("MASTER_ADDR") else 1
     if count == 1:
         own = environ.get("HOSTNAME") or "localhost"
-        return Place(hosts=(own,), current=own, stopped_by_engine=True)
+        return Place(hosts=(own,), current=own, stopped_by_engine=True, notes=_notes(environ))
     at = number(rank, "NODE_RANK", below=count)
     hosts, addresses = numbered(count, at, environ["MASTER_ADDR"])
     return Place(hosts=hosts, current=hosts[at], addresses=addresses, stopped_by_engine=True)
+
+
+def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note for the log if the job has more hosts, and nothing says which of them this is."""
+    for name in COUNTS:
+        count = environ.get(name, "")
+        if count.isascii() and count.isdigit() and count.strip("0") not in ("", "1"):
+            missing = " and ".join(name for name in ("MASTER_ADDR", "NODE_RANK") if not environ.get(name))
+            how = "srun --ntasks-per-node=1 train" if name.startswith("SLURM_") else f"set {missing}, or TOOLKIT_HOSTS"
+            return (f"{name}={count[:20]}, but nothing says which of these hosts this is: it trains by itself ({how})",)
+    return ()
 
 
 def _count(environ: Mapping[str, str]) -> int:

@@ -20,7 +20,7 @@ FIRST_PORT = 20_002
 PORTS = 5_999
 
 
-def find(environ: Mapping[str, str], _: Settings) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the task's place among the step's nodes.
 
     Raises:
@@ -47,7 +47,7 @@ def find(environ: Mapping[str, str], _: Settings) -> Place:
         current=hosts[at],
         name=job_name(environ.get("SLURM_JOB_NAME", "")[:40], job),
         environ={"MASTER_PORT": str(port)} if len(hosts) > 1 else {},
-        notes=_notes(environ),
+        notes=(*_notes(environ), *("TOOLKIT_HOSTS is not read: Slurm lists the step's nodes",) * bool(ours.hosts)),
     )
 
 

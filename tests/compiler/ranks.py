@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.forking import TORCH, Fork
 from tests.ports import free_ports
 from toolkit.launchers.environment import HOOK
 
@@ -70,9 +71,11 @@ def run(
     python: "str | Path" = sys.executable,
     debug: bool = False,
     budget_s: "float | None" = None,
+    starts: bool = False,
     **more: str,
 ) -> Ran:
-    """Run *code* in *folder* as *ranks* ranks, and wait for them."""
+    """Run *code* in *folder* as *ranks* ranks, and wait for them. *starts*: they are not forks (tests/forking.py), as
+    with *more* variables, which torch may read when it is imported."""
     status = folder / "status"
     status.mkdir(exist_ok=True)
     for each in status.iterdir():
@@ -99,13 +102,24 @@ def run(
             "budget_s": budget_s,
         }
         environ["TOOLKIT_COMPILER"] = json.dumps({**asked, "dump": str(folder / "dump")})
+    environs = [{**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    if starts or more or debug or budget_s is not None or python != sys.executable:
+        codes, streams = _started(str(python), folder, environs)
+    else:
+        codes, streams = _forked(folder, environs)
+    told = [json.loads(path.read_text()) for path in status.glob("compiler-*.json")]
+    stdout, stderr = zip(*streams, strict=True)
+    return Ran(list(stdout), "".join(stderr), codes, sorted(told, key=lambda each: each["rank"]))
+
+
+def _started(python: str, folder: Path, environs: "list[dict[str, str]]") -> "tuple[list[int], list[tuple[str, str]]]":
     running: list[subprocess.Popen[str]] = []
-    for rank in range(ranks):
+    for rank, environ in enumerate(environs):
         with (folder / f"errors-{rank}").open("w") as errors:
             running.append(
                 subprocess.Popen(
-                    [str(python), "-W", "ignore", "script.py"],
-                    env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    [python, "-W", "ignore", "script.py"],
+                    env=environ,
                     cwd=folder,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -118,6 +132,20 @@ def run(
         for process in running:
             process.kill()
             process.wait()
-    told = [json.loads(path.read_text()) for path in status.glob("compiler-*.json")]
-    stderr = "".join((folder / f"errors-{rank}").read_text() for rank in range(ranks))
-    return Ran(stdout, stderr, [process.returncode for process in running], sorted(told, key=lambda each: each["rank"]))
+    stderr = [(folder / f"errors-{rank}").read_text() for rank in range(len(environs))]
+    return [process.returncode for process in running], list(zip(stdout, stderr, strict=True))
+
+
+def _forked(folder: Path, environs: "list[dict[str, str]]") -> "tuple[list[int], list[tuple[str, str]]]":
+    modules = (*TORCH, "torch._inductor.compile_fx")
+    running = [
+        Fork(Path("script.py"), environ=environ, modules=modules, folder=folder, warnings="ignore")
+        for environ in environs
+    ]
+    try:
+        streams = [process.communicate(timeout=600) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return [process.wait() for process in running], streams

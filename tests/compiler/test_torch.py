@@ -32,8 +32,8 @@ def test_a_model_is_compiled_and_the_next_job_finds_the_code(tmp_path: Path) -> 
         "print(losses[-1] < losses[0])\n"
     )
 
-    first = run(tmp_path, code, compile="on")
-    second = run(tmp_path, code, compile="on")
+    first = run(tmp_path, code, compile="on", starts=True)
+    second = run(tmp_path, code, compile="on", starts=True)
 
     for ran in (first, second):
         assert ran.stdout == ["True\n"], ran.stderr

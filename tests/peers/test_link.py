@@ -815,6 +815,22 @@ def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: 
             assert how in news.text
 
 
+def test_a_leader_that_wakes_up_after_its_follower_ended_well_and_gave_it_up_has_not_succeeded() -> None:
+    with party(2, times=QUICK) as together:
+        (follower,) = together.followers()
+        start(together)
+
+        follower.tell(HostEnded(report=SUCCESS["algo-2"]))
+        together.links.remove(together.leader)
+        together.until(lambda: follower.verdict is not None)
+        together.links.append(together.leader)
+        together.leader.tell(HostEnded(report=SUCCESS["algo-1"]))
+        together.until(lambda: together.leader.finished)
+
+        assert together.leader.verdict is not None
+        assert (together.leader.verdict.host, together.leader.verdict.exit_code) == ("algo-1", 75)
+
+
 def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None:
     times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
     with party(2, times=times) as together:

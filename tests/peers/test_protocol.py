@@ -716,6 +716,20 @@ def test_a_leader_that_was_paused_for_too_long_learns_that_it_was_the_cause() ->
     assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause.text
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_leader_that_was_paused_for_too_long_after_all_others_ended_well_has_not_succeeded(count: int) -> None:
+    """The others gave it up while it could not tell them that all is well."""
+    job = Job(count)
+    job.ready()
+    job.at(1.0, lambda: job.pause("algo-1", 12.0))
+    for host in job.followers:
+        job.at(1.5, lambda name=host.name: job.end(name))  # type: ignore[misc]
+    job.at(13.0, lambda: job.end("algo-1"))
+    job.play()
+
+    assert job.verdicts == {("algo-1", 75)}
+
+
 def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
     job = Job(2)
     job.ready()
@@ -1713,6 +1727,7 @@ def test_the_leader_stays_for_a_host_in_a_short_outage_until_it_has_the_verdict(
         leader.heard(host, Ready(), 1.0, 0)
     leader.heard("b", HostEnded(report=EndReport(host="b", exit_code=0)), 10.0, 0)
     leader.heard("a", HostEnded(report=EndReport(host="a", exit_code=0)), 11.0, 0)
+    leader.tick(11.0, 0)
 
     assert leader.verdict is not None
     assert not leader.finished(17.9)
@@ -1730,6 +1745,7 @@ def test_the_leader_stays_no_longer_than_its_platform_allows_after_a_stop() -> N
     leader.heard("a", Stop(host="a", signal=15), 2.0, 0)
     for host in ("b", "a"):
         leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=143, stopped=True)), 6.0, 0)
+    leader.tick(6.0, 0)
 
     assert leader.verdict is not None
     assert not leader.finished(7.9)

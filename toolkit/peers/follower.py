@@ -383,7 +383,9 @@ class Follower:
         known = worse(self._heard_of, self._own)
         cause = known if known is not None and known.cause.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
-            return self._settle(cause)
+            # A leader that was only paused is told, even if this host had ended well before: else it alone succeeds.
+            tells = [self._to_leader(Failing(report=light(cause)))] if self._connected else []
+            return [*tells, *self._settle(cause)]
         ranks_ended = AllRanksEnded()  # As far as this host can know.
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:

@@ -278,6 +278,10 @@ class Leader:
         attempt.ended(host, report, now_s)
         if report.failed:
             return self._fail(host, report, now_s)
+        if attempt.failing_s is None and not attempt.unended:
+            # Not at once: a host that gave this one up in a long pause says so after its own good end.
+            self._due(now_s)
+            return self._tell_ranks_ended()
         return [*self._tell_ranks_ended(), *self._decide(now_s)]
 
     def _on_failing(self, host: str, message: Failing, now_s: float, _now_ns: int) -> list[Action]:

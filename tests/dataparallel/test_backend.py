@@ -41,7 +41,7 @@ def test_every_collective_gives_what_gloo_gives(ran: Ran) -> None:
     assert ran.said[1]["group of one"] == [1, 1]
 
 
-@pytest.mark.parametrize("what", ["DDP", "DDP, bucket view", "DDP, old name", "ZeRO", "FSDP2"])
+@pytest.mark.parametrize("what", ["DDP", "DDP, bucket view", "DDP, old name", "DDP, compiled", "ZeRO", "FSDP2"])
 def test_weights_and_gradients_are_gloos_to_the_last_bit(ran: Ran, what: str) -> None:
     assert [said[what] for said in ran.said] == [True, True]
 

@@ -76,23 +76,28 @@ def compare(label, one, other):
 for (group, (ours, gloos)), kind, (form, shaped) in itertools.product(PAIRS.items(), KINDS, SHAPES.items()):
     later = {"async_op": form in ("plain", "columns")}
     label = f"{group}, {kind}, {form}, {later}"
+
+    def dense(values, shaped=shaped):
+        """Gloo gives wrong numbers for strided tensors."""
+        return shaped(values).contiguous()
+
     for operation, (word, native) in OPERATIONS.items():
         compare(
             f"all_reduce {operation}, {label}",
             outcome(old.all_reduce, shaped(base(kind)), op=word, group=ours, **later),
-            outcome(dist.all_reduce, shaped(base(kind)), op=native, group=gloos, **later),
+            outcome(dist.all_reduce, dense(base(kind)), op=native, group=gloos, **later),
         )
     root = 1 if group == "one" else 0
     compare(
         f"broadcast, {label}",
         outcome(old.broadcast, shaped(base(kind)), src=root, group=ours, **later),
-        outcome(dist.broadcast, shaped(base(kind)), src=root, group=gloos, **later),
+        outcome(dist.broadcast, dense(base(kind)), src=root, group=gloos, **later),
     )
     many = max(old.get_world_size(ours), 1)
     compare(
         f"all_gather, {label}",
         outcome(old.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=ours, **later),
-        outcome(dist.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=gloos, **later),
+        outcome(dist.all_gather, [dense(base(kind)) for _ in range(many)], dense(base(kind)), group=gloos, **later),
     )
     pieces = torch.cat([base(kind).flatten()] * many)
     compare(
@@ -109,6 +114,53 @@ for group, (ours, gloos) in PAIRS.items():
     old.barrier(group=ours, async_op=True)
     dist.monitored_barrier(None if ours is old.group.WORLD else ours)
     dist.monitored_barrier(gloos)
+
+
+def column(first, length=2):
+    """Return a tensor of *length* numbers from *first* on, with others between them in its memory."""
+    return torch.arange(first, first + 3 * length).double().reshape(length, 3).clone()[:, 0]
+
+
+def columns(first, count=size):
+    return [column(first + 10 * number) for number in range(count)]
+
+
+STRIDED = {
+    "broadcast": (dist.broadcast, lambda: (column(rank), 0)),
+    "scatter": (dist.scatter, lambda: (column(0), columns(rank) if rank == 0 else None)),
+    "reduce_scatter": (dist.reduce_scatter, lambda: (column(0), columns(rank))),
+    "reduce_scatter_tensor": (dist.reduce_scatter_tensor, lambda: (column(0), column(rank, 2 * size))),
+    "all_gather_into_tensor": (dist.all_gather_into_tensor, lambda: (column(0, 2 * size), column(rank))),
+    "all_to_all": (dist.all_to_all, lambda: (columns(0), columns(rank))),
+    "all_to_all_single": (dist.all_to_all_single, lambda: (column(0, size), column(rank, size))),
+}
+
+
+def contiguous(given):
+    if isinstance(given, list | tuple):
+        return [contiguous(one) for one in given]
+    return given.contiguous() if isinstance(given, torch.Tensor) else given
+
+
+for name, (function, arguments) in STRIDED.items():
+    ours, gloos = arguments(), contiguous(arguments())
+    between = [tensor._base for tensor in ours if isinstance(tensor, torch.Tensor)]
+    beside = [base[:, 1:].clone() for base in between]
+    function(*ours)
+    function(*gloos, group=PAIRS["all"][1])
+    compare(f"{name}, strided", ours[0], gloos[0])
+    compare(f"{name}, beside", [base[:, 1:] for base in between], beside)
+column_of_root, whole = column(rank), column(rank).contiguous()
+dist.reduce(column_of_root, 0)
+dist.reduce(whole, 0, group=PAIRS["all"][1])
+gathered = columns(0) if rank == 0 else None
+dist.gather(column(rank), gathered)
+if rank == 0:  # On other ranks what reduce leaves is not defined.
+    compare("reduce, strided", column_of_root, whole)
+    compare("gather, strided", gathered, [column(other) for other in range(size)])
+transposed = [torch.arange(6.0).reshape(2, 3).t() if rank else torch.arange(6.0).reshape(2, 3).t().contiguous()]
+dist.all_reduce(transposed[0])
+compare("all_reduce, transposed on some ranks", transposed[0], torch.arange(6.0).reshape(2, 3).t() * size)
 
 refused = []
 # Not compared: gloo itself writes beyond the memory of such a tensor.

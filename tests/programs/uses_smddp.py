@@ -166,6 +166,15 @@ found["DDP"] = same(trained(None, DDP), reference)
 found["DDP, bucket view"] = same(
     trained(None, DDP, gradient_as_bucket_view=True), trained(gloo, DDP, gradient_as_bucket_view=True)
 )
+
+
+def compiled(group):
+    """Return what torch.compile's copy of a model computes whose buffers DDP broadcasts in each forward pass."""
+    model = DDP(nn.BatchNorm1d(4), process_group=group)
+    return [torch.compile(model, backend="eager")(torch.arange(12.0).reshape(3, 4) * (rank + 1)) for _ in range(2)]
+
+
+found["DDP, compiled"] = all(torch.equal(*both) for both in zip(compiled(None), compiled(gloo), strict=True))
 found["DDP, old name"] = same(trained(old.group.WORLD, Parallel, broadcast_buffers=True), reference)
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.dataparallel.reduce.registry import GroupRegistry
+from toolkit.dataparallel.reduce.strides import is_strided, with_copies
 from toolkit.dataparallel.statistics import CollectiveStatistics
 from toolkit.dataparallel.timeline import Timeline
 from toolkit.ranks.position import RankPosition, ignored_variables, missing_variables, rank_position
@@ -166,7 +167,8 @@ def _group_class(factory: BackendFactory) -> type:
         def getBackendName(self) -> str:  # noqa: N802 - torch's
             return NAME
 
-        def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        @_untraced
+        def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
             reduced = tensors if isinstance(tensors, list) else [tensors]
             native = self._natives[reduced[0].device.type][1]
             size_bytes = sum(bytes_of(tensor) for tensor in reduced)
@@ -175,11 +177,12 @@ def _group_class(factory: BackendFactory) -> type:
                 work = self._reducer.allreduce(reduced, *arguments)
             if work is None:
                 statistics.count_native(size_bytes, self._size)
-                work = native.allreduce(tensors, *arguments, **options)
+                work = with_copies(native.allreduce, (tensors, *arguments), options)
             if factory.timeline is not None:
                 factory.timeline.watch("allreduce", size_bytes, work)
             return work
 
+        @_untraced
         def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
             self._natives["cpu"][1].monitored_barrier(timeout or self._timeout, wait_all_ranks)
 
@@ -210,13 +213,17 @@ def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[.
     def handed_on(self: Any, *arguments: Any, **options: Any) -> Any:
         factory.statistics.others += 1
         tensors = list(_tensors(arguments[:2]))
-        work = getattr(self._natives[tensors[0].device.type][1], native_name)(*arguments, **options)
+        call = getattr(self._natives[tensors[0].device.type][1], native_name)
+        if any(is_strided(tensor) for tensor in tensors):
+            work = with_copies(call, arguments, options)
+        else:
+            work = call(*arguments, **options)
         if factory.timeline is not None:
             factory.timeline.watch(native_name.strip("_"), sum(bytes_of(tensor) for tensor in tensors), work)
         return work
 
     handed_on.__name__ = name
-    return handed_on
+    return _untraced(handed_on)
 
 
 def _passed(name: str) -> Callable[..., Any]:
@@ -224,7 +231,18 @@ def _passed(name: str) -> Callable[..., Any]:
         return getattr(self._plain, name)(*arguments, **options)
 
     passed_on.__name__ = name
-    return passed_on
+    return _untraced(passed_on)
+
+
+def _untraced(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *method* for torch.compile to call and not to trace: it fails on the group's own attributes.
+
+    Imports torch._dynamo at the first call; DistributedDataParallel and torch's optimizers have done so before.
+    """
+    from torch._compile import _disable_dynamo
+
+    untraced: Callable[..., Any] = _disable_dynamo(method)
+    return untraced
 
 
 def _tensors(nested: Any) -> Any:

@@ -18,6 +18,7 @@ from toolkit.dataparallel.reduce.benchmark import BETWEEN_HOSTS, ON_ONE_HOST, SI
 from toolkit.dataparallel.reduce.hierarchical import HierarchicalAllReduce, bytes_needed
 from toolkit.dataparallel.reduce.registry import MAX_GROUPS, GroupRegistry
 from toolkit.dataparallel.reduce.shared_memory import MAX_RANKS_PER_HOST, SharedMemoryGroup
+from toolkit.dataparallel.reduce.strides import check_writable, write
 from toolkit.dataparallel.reduce.tcp import TcpGroup
 from toolkit.dataparallel.reduce.topology import Topology, find_topology
 from toolkit.dataparallel.reduce.work import work_class
@@ -70,7 +71,7 @@ class Reducer:
             ValueError: a tensor stores several elements in one place (expand). The group remains usable.
         """
         for tensor in tensors:
-            _check_writable(tensor)
+            check_writable(tensor)
         size_bytes = sum(tensor.nbytes for tensor in tensors)
         self._number += 1
         if self._shared_memory is not None:
@@ -134,14 +135,11 @@ class Reducer:
         self._hierarchical = None  # And with it the memory.
 
     def _reduce(self, hierarchical: HierarchicalAllReduce, tensors: list[Any], average: bool, number: int) -> None:
-        import torch
-
         whole = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
         self._sent_bytes += hierarchical.allreduce(whole, average, number)
         for tensor, reduced in zip(tensors, whole, strict=True):
             if reduced is not tensor:
-                with torch.inference_mode(tensor.is_inference()):
-                    tensor.detach().copy_(reduced)
+                write(reduced, tensor)
         self._given_bytes += sum(tensor.nbytes for tensor in tensors)
 
     def _choose(self) -> None:
@@ -277,17 +275,6 @@ def _fits(tensors: list[Any]) -> bool:
     return first in kinds and all(
         tensor.dtype == first and tensor.device.type == "cpu" and tensor.layout == torch.strided for tensor in tensors
     )
-
-
-def _check_writable(tensor: Any) -> None:
-    """Raise ValueError for a tensor whose elements share memory; gloo of torch 2.13 would read beyond that memory."""
-    if tensor.is_contiguous() or tensor.is_sparse:
-        return
-    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise ValueError(
-            f"expected a tensor with memory for each of its elements, found one of shape {tuple(tensor.shape)} and "
-            f"strides {tensor.stride()}: reduce a copy (tensor.clone())"
-        )
 
 
 def _words(native: Any, host: str, size: int) -> list[int]:

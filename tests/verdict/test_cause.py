@@ -509,6 +509,70 @@ def test_a_wrapped_loss_of_another_host_is_no_cause_of_its_own() -> None:
     assert not outcome.cause.primary
 
 
+# As torchrun of torch 2.13 wrote it, with fewer of its frames.
+TORCHRUN = """*****************************************
+Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded
+*****************************************
+W1129 08:02:25.9 71 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 80
+E1129 08:02:25.9 71 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) local_rank: 2
+Traceback (most recent call last):
+  File "/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {table}"""
+TABLE = (
+    "\n=====\nreal.py FAILED\n-----\nFailures:\n"
+    + "".join(
+        f"[{at}]:\n  time      : 2026\n  host      : localhost\n  rank      : {at} (local_rank: {at})\n"
+        "  exitcode  : -15 (pid: 80)  (SIGTERM)\n  error_file: <N/A>\n  traceback : Signal 15 received\n"
+        for at in range(3, 8)
+    )
+    + "-----\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026\n  host      : localhost\n"
+    "  rank      : 2 (local_rank: 2)\n  exitcode  : {code} (pid: 82) \n  error_file: <N/A>\n  traceback : ...\n=====\n"
+)
+ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "first", "more"),
+    [
+        (3, "no quota left\n", "ended with code 3", ["before that the ranks last said: no quota left"]),
+        (-9, "", "was killed by SIGKILL (signal 9)", []),
+        (
+            -6,
+            ABORTED,
+            "was killed by SIGABRT (signal 6)",
+            judged(ABRT, ABORTED).cause.text.splitlines()[1:],
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_of_a_torchrun_that_the_script_started_the_rank_that_failed_first_is_named(
+    code: int, printed: str, first: str, more: list[str], stream: str
+) -> None:
+    said = printed + TORCHRUN.format(code=code, table=TABLE.format(code=code))
+
+    cause = judged(1, **{stream: said}).cause
+
+    assert cause.text.splitlines() == [f"{ELASTIC}: rank 2 of real.py failed first: it {first}", *more]
+
+
+def test_the_exception_in_torchruns_table_comes_before_the_table() -> None:
+    table = TABLE.format(code=1).replace("traceback : ...", f"traceback : {PLAIN}")
+
+    text = judged(1, raised=noted(ELASTIC, table, TORCHRUN.format(code=1, table=table))).cause.text
+
+    assert text.startswith("ValueError: no such shard: 7")
+
+
+def test_a_wrapper_of_such_a_torchrun_names_the_rank_too() -> None:
+    table = TABLE.format(code=-9)
+    recorded = msgspec.structs.replace(child(ELASTIC, table, 80, ME, 5), text=TORCHRUN.format(code=-9, table=table))
+
+    text = wrapped(report(), recorded).cause.text
+
+    assert text == f"{ELASTIC}: rank 2 of real.py failed first: it was killed by SIGKILL (signal 9) {BY}"
+
+
 def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() -> None:
     ended = script(1, PLAIN, raised=left(1))
     known = child("ValueError", "no such shard: 7", 80, ME, 5)

@@ -32,6 +32,8 @@ CHILD_NS = 30_000_000_000
 EVIDENCE_FRAMES = 6
 # Exceptions that report the failure of a process that the script started: what ended that process is the cause.
 REPORTS = ("CalledProcessError", "ChildFailedError", "UnexpectedExit", "ProcessExecutionError", "ErrorReturnCode")
+# Lines that torchrun prints before it reports the failure of its ranks.
+OF_TORCHRUN = (b" torch/distributed/elastic/", b" torch/distributed/run.py", b"*" * 30, b"Setting OMP_NUM_THREADS ")
 # How many lines may follow a traceback that is the cause. After an uncaught exception libraries print warnings,
 # trackers print summaries (wandb: some 40 lines), and Python exits with 1: FAR. A script that exits with another code
 # has chosen it: NEAR. A script that gives up because of the traceback prints only a few lines after it: AT_ONCE.
@@ -252,6 +254,8 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
     command said whose failure it reports."""
     reported = ended.reported_by.get(culprit.process, "")
     error = _with_chain(ended, found)
+    if found.kind == "ChildFailedError":
+        error = "\n".join(filter(None, (error, _said_by_rank(ended, culprit))))
     if reported:
         first, newline, rest = error.partition("\n")
         return f"{first} ({reported}){newline}{rest}"
@@ -270,7 +274,7 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
     child = None if of_child or said else _ended_before(ended, culprit, found)
     if child is not None:
         said = _says_of_child(ended, child)
-    if found.kind.startswith(REPORTS):
+    if found.kind.startswith(REPORTS) and found.kind != "ChildFailedError":
         error = beginning(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
         words = _words_of_command(found, stderr)
         said = f"the command last said: {words}" if words else said
@@ -317,6 +321,21 @@ def _words_of_command(found: Traceback, stderr: bytes) -> str:
         return ends.words(found.said.encode("utf-8", "replace"), 3, LAST_CHARACTERS // 2)
     printed = stderr[: stderr.rfind(b"Traceback (most recent call last):")] if not found.after else b""
     return ends.words(printed, 3, LAST_CHARACTERS // 2)
+
+
+def _said_by_rank(ended: Ended, culprit: Exit) -> str:
+    """Return what a rank said last, before torchrun reported its failure."""
+    streams = ended.tails.get(culprit.process, ())
+    stream = next((each for each in streams if traceback.REPEATS.encode() in each), b"")
+    report = stream.rfind(b"Traceback (most recent call last):", 0, stream.rfind(traceback.REPEATS.encode()))
+    before = stream[: max(report, 0)].split(b"\n")
+    printed = b"\n".join(line for line in before if not any(words in line for words in OF_TORCHRUN))
+    crashed = crash.read(printed, ended.own_code)
+    if crashed is None:
+        words = ends.words(printed, 3, LAST_CHARACTERS // 2)
+        return f"before that the ranks last said: {words}" if words else ""
+    places = f"Python was in {', called from '.join(crashed.places)}" if crashed.places else ""
+    return "\n".join(filter(None, (*crashed.words, places)))
 
 
 def _is_same(noted: Raised, printed: Traceback) -> bool:

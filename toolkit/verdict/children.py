@@ -15,7 +15,7 @@ from toolkit.status_pages import Raised
 from toolkit.verdict import place, traceback
 from toolkit.verdict.cause import FAR_LINES, REPORTS, account, handled, last_traceback, read_or
 from toolkit.verdict.collateral import lost_a_rank
-from toolkit.verdict.traceback import Traceback
+from toolkit.verdict.traceback import Traceback, first_failure
 
 # subprocess.CalledProcessError's message; torchrun's ends with 1.
 _STATUS = lazy(r"(?:exit status|exit code|exitcode)\s*:?\s*(?P<code>\d+)")
@@ -55,7 +55,7 @@ def _with_reported(ended: Ended, end: Exit, *, alone: bool) -> Ended:
     if report is None or not report.kind.startswith(REPORTS):
         return ended
     found = _recorded(ended, end, report, alone=alone) or _captured(report) or _printed(ended, end, report)
-    if found is None:
+    if found is None or found.kind.rpartition(".")[2] == report.kind:
         return ended
     where = place.short(place.of_user(report.frames, ended.own_code) or report.place, ended.own_code)
     noted = ended.raised.get(end.process)
@@ -91,6 +91,8 @@ def _recorded(ended: Ended, end: Exit, report: Traceback, *, alone: bool) -> Rai
         if not theirs:
             break
         found = min(theirs, key=lambda each: (_is_lost(each), each.time_ns))
+    if found is not None and first_failure(found.text):
+        return found  # Of a rank that a signal ended, or that chose its code, nothing else is recorded.
     if found is None or (_reports(found) and found.kind != _EXIT):
         return None
     if found.kind != _EXIT or found.handling is not None:

@@ -47,6 +47,9 @@ def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
     if graph is not None:
         said = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
         return msgspec.structs.replace(read, error=_shown(kind, said))
+    failure = traceback.first_failure(f"{message}\n" if traceback.ROOT in message else text)
+    if failure and kind.endswith("ChildFailedError"):
+        return msgspec.structs.replace(read, error=f"{kind}: {failure}", place="", frames=())
     task = _TASK.match(message)
     ran = traceback.last(f"{_INSIDE}\n{message[task.end() :]}".encode("utf-8", "replace")) if task is not None else None
     if ran is not None:

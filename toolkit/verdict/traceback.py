@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit.job.outcome import signal_name
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
@@ -35,7 +36,11 @@ _WENT_ON = lazy(r"Exception ignored |--- Logging error ---|Error in atexit\._run
 # only if there is no other.
 _SECOND_HAND = lazy(r"Exception in thread |Process \S+:$")
 _CHILD = lazy(r"Process \S+:$")
-_REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+# Its message is a table of failures: first those of the ranks that torchrun stopped itself, last the one that counts.
+ROOT = "Root Cause (first observed failure):"
+_PROGRAM = lazy(r"^(?P<program>\S.*) FAILED$", re.MULTILINE)
+_FAILURE = lazy(r"^  rank +: (?P<rank>\d+).*\n  exitcode +: (?P<code>-?\d+) ", re.MULTILINE)
 # A message of several lines ends at an empty line, another traceback or a log line.
 _LOG = lazy(r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 # TensorFlow's AutoGraph: then, indented, the frames of the user's code and the error again.
@@ -103,10 +108,21 @@ def last(tail: bytes) -> Traceback | None:
         found = None if _WENT_ON.match(before) else _read(lines, start)
         if found is None:
             continue
-        if not _SECOND_HAND.match(before) and not found.error.startswith(_REPEATS):
+        if not _SECOND_HAND.match(before) and not found.error.startswith(REPEATS):
             return found
         spare = spare or msgspec.structs.replace(found, of_child=_CHILD.match(before) is not None)
     return spare
+
+
+def first_failure(table: str) -> str:
+    """Return which rank failed first and how by torchrun's *table* of failures, "" if it does not say."""
+    root = table.partition(ROOT)[2].partition("\n===")[0]
+    program, failure = _PROGRAM.search(table), _FAILURE.search(root)
+    if program is None or failure is None or "Traceback (most recent call last):" in root:
+        return ""  # Of a script with torchrun's @record the table has the exception itself.
+    code = int(failure["code"])
+    how = f"was killed by {signal_name(-code)} (signal {-code})" if code < 0 else f"ended with code {code}"
+    return f"rank {failure['rank']} of {program['program']} failed first: it {how}"
 
 
 def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
@@ -248,6 +264,11 @@ def _frames(lines: list[str]) -> tuple[str, ...]:
 def _traceback(lines: list[str], start: int, end: int, error: str, frames: list[str]) -> Traceback:
     """Return the traceback that begins at *start*, after those of its chain."""
     first, places = _first_of_chain(lines, start), _frames(frames)
+    failure = first_failure("\n".join(lines[start:])) if error.startswith(REPEATS) else ""
+    if failure:
+        error, places = f"{REPEATS}: {failure}", ()  # torchrun's own frames say nothing.
+        below = range(lines.index(ROOT, start), len(lines))
+        end = next((at for at in below if lines[at].startswith("===")), end - 1) + 1
     return Traceback(
         text="\n".join(lines[first:end]).rstrip(),
         error=error,

@@ -13,7 +13,7 @@ from toolkit.modelparallel.torch.attributes import Set
 from toolkit.modelparallel.torch.far import Parcel, Place
 
 CALL, RESULT, BACKWARD, GRADIENTS = "smp.call", "smp.result", "smp.backward", "smp.gradients"
-FETCH, VALUE, FORGET = "smp.fetch", "smp.value", "smp.forget"
+FETCH, VALUE, FORGET, GIVE_UP = "smp.fetch", "smp.value", "smp.forget", "smp.give_up"
 Key = tuple[int, ...]
 _TEXT = "_smp_remote"  # The attribute of an exception that another rank raised: what it says of it.
 
@@ -58,9 +58,28 @@ class Setting(NamedTuple):
             yield
 
 
+class Following(NamedTuple):
+    """The call that follows another one, on `rank` with `key`. `inputs`: the numbers of the other one's outputs, which
+    are its tensors. `after`: the skeleton of the other one's result; after another one it does not follow. The rest is
+    as in a Request."""
+
+    rank: int
+    key: Key
+    inputs: tuple[int, ...]
+    after: bytes
+    path: str
+    skeleton: bytes
+    setting: Setting
+    is_training: bool
+    wanted: frozenset[int]
+    released: list[Key]
+
+
 class Request(NamedTuple):
     """A call of the module at `path`. `is_training`: the module's mode on the caller's rank. `wanted`: the outputs
-    whose data the caller will need. `released`: what it does not need any more."""
+    whose data the caller will need. `released`: what it does not need any more. `following`: the calls after it, one
+    after the other (ahead.py). `looks`: the result says whether it leaves traces. `caller`: the rank that gets the
+    result and did not send this message, None: which sent it. If it did not, the data of all inputs comes along."""
 
     path: str
     skeleton: bytes
@@ -70,6 +89,9 @@ class Request(NamedTuple):
     state: bytes
     wanted: frozenset[int]
     released: list[Key]
+    following: tuple[Following, ...] = ()
+    looks: bool = False
+    caller: int | None = None
 
 
 class _Bare(NamedTuple):
@@ -98,7 +120,8 @@ def _pickled(value: Any) -> bytes:
 class Result(NamedTuple):
     """What a call gave. `state`: of the random number generator afterwards. `changed`: (number of the input, number of
     the output that is its new value) of each tensor that the module has changed in place. `failure`: the
-    module has then raised. `attributes`: what the module has set of its own."""
+    module has then raised. `attributes`: what the module has set of its own. `leaves_traces`: the call has changed more
+    than its arguments (ahead.Traces), or nobody looked."""
 
     skeleton: bytes
     outputs: Parcel
@@ -106,6 +129,7 @@ class Result(NamedTuple):
     changed: list[tuple[int, int]]
     failure: "Failure | None" = None
     attributes: Sequence[Set] = ()
+    leaves_traces: bool = True
 
 
 class Hop(NamedTuple):

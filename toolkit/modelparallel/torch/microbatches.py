@@ -61,7 +61,7 @@ class Run:
 
     def outputs(self) -> list[Any]:
         """Run all microbatches and return what each returned."""
-        self._tasks = [Task((self._step, number)) for number in range(len(self._calls))]
+        self._tasks = [Task((self._step, number), kind=self._function) for number in range(len(self._calls))]
         for task, state in zip(self._tasks, self._states, strict=True):
             task.state = state
         self._scheduler.open(self._step, self._orders.begin(self._step, self._kind))

@@ -33,12 +33,14 @@ Label = tuple[Any, ...]  # The step, the rest of the task's key, and what it doe
 class Task:
     """A microbatch's run of the step function, or a served request.
 
-    *key* is the same in every run of the same step: (step, microbatch, number of the call, ...). `state` is its random
-    number generator's state, None: it goes on with the present one.
+    *key* is the same in every run of the same step: (step, microbatch, number of the call, ...). Tasks of one *kind*
+    mostly make the same calls. `state` is its random number generator's state, None: it goes on with the present one.
     """
 
-    def __init__(self, key: tuple[int, ...], *, is_backward: bool = False) -> None:
+    def __init__(self, key: tuple[int, ...], *, is_backward: bool = False, kind: Hashable = None) -> None:
         self.key = key
+        self.kind = kind
+        self.ahead: Any = None  # Its calls, where some run ahead (ahead.py).
         self.is_backward = is_backward
         self.state: Any = None
         self.reply: Any = None

@@ -3,7 +3,8 @@
 The caller's graph has one node for each call (RemoteNode); its backward sends the outputs' gradients and waits for the
 inputs'. The owner's graph begins with a node (Entry) that keeps the inputs' gradients. Where these are nothing but the
 outputs' gradients of another call, they go to its owner at once, and the caller waits for that one's answer
-(nodes.link). The caller's grad mode, autocast and random numbers go along.
+(nodes.link). The caller's grad mode, autocast and random numbers go along. Calls in a row run ahead of the caller
+(ahead.py).
 """
 
 import contextlib
@@ -20,16 +21,20 @@ from torch import Tensor
 from toolkit.modelparallel.errors import PeerLost, SMPError
 from toolkit.modelparallel.messenger import Message
 from toolkit.modelparallel.torch import arguments, attributes, far, wire
+from toolkit.modelparallel.torch.ahead import Ahead, Called, Made, Next, Paths, Traces, goes_on, request_of
+from toolkit.modelparallel.torch.ahead import Place as CallPlace
 from toolkit.modelparallel.torch.far import Far, Parcel, Place, current, near, place_of
 from toolkit.modelparallel.torch.messages import (
     BACKWARD,
     CALL,
     FETCH,
     FORGET,
+    GIVE_UP,
     GRADIENTS,
     RESULT,
     VALUE,
     Failure,
+    Following,
     Gradients,
     Hop,
     Key,
@@ -44,7 +49,7 @@ from toolkit.modelparallel.torch.nodes import Entry, Looks, Onward, RemoteNode, 
 from toolkit.modelparallel.torch.order import Task, Urgency
 from toolkit.modelparallel.torch.server import Aborted, Scheduler
 
-# Of the calls whose backward passes one request asks for. Each request says all that follow.
+# Of the calls, or their backward passes, that one request asks for. Each request says all that follow.
 MOST_HOPS = 16
 
 
@@ -61,8 +66,9 @@ class Remote:
     """This rank's end of all calls across partitions.
 
     *ranks* are the ranks of the pipeline group by their partition. *keeps*: large outputs stay here until somebody
-    needs them (far.py). *links*: gradients go from owner to owner (nodes.link). That depends on the script's hooks, so
-    it is not for ranks that must all make the same requests in the same order.
+    needs them (far.py). *links*: gradients go from owner to owner (nodes.link), and so do results (ahead.py). That
+    depends on the script's hooks, and on when messages come, so it is not for ranks that must all make the same
+    requests in the same order.
     """
 
     def __init__(
@@ -81,6 +87,11 @@ class Remote:
         self._kept: dict[Key, Tensor] = {}
         self._released: dict[int, list[Key]] = {}
         self._wanted: dict[str, set[int]] = {}
+        self._paths = Paths()
+        self._lock = threading.Lock()  # Of what this rank's tasks and its messages' threads change.
+        self._expected: set[Key] = set()  # Calls that run ahead for tasks of this rank,
+        self._early: dict[Key, Message] = {}  # and what they gave before a task asked.
+        self._given_up: set[Key] = set()  # Calls that ran ahead for tasks of other ranks in vain.
         # Requires a gradient, so that calls whose tensors need none have a node in the graph.
         self._anchor = torch.zeros((), requires_grad=True)
         messenger.on(CALL, self._on_call)
@@ -90,6 +101,7 @@ class Remote:
         messenger.on(FETCH, self._on_fetch)
         messenger.on(VALUE, self._on_response)
         messenger.on(FORGET, self._on_forget)
+        messenger.on(GIVE_UP, self._on_give_up)
 
     def call(self, partition: int, module: Any, path: str, args: Any, kwargs: Any) -> Any:
         """Call *module*, which is at *path* on *partition*, with *args* and *kwargs*, and return what it returns."""
@@ -106,7 +118,7 @@ class Remote:
                 "the modules with smp.set_activation_checkpointing"
             )
         skeleton, tensors = wire.pack((args, kwargs), self.model)
-        call = Call(self, task, partition, task.next_key(), path, skeleton, Setting.here(), module.training)
+        call = Call(self, task, partition, path, skeleton, Setting.here(), module.training)
         # With gradients, the call is a node of the graph.
         run: Any = functools.partial(RemoteNode.apply, self._anchor, call) if torch.is_grad_enabled() else call.forward
         outputs = run(*map(current, tensors))
@@ -125,14 +137,122 @@ class Remote:
         """Send a request to *rank* and return the response; *task* waits for it without the baton."""
         self._waiting[key] = task
         self._messenger.send(rank, kind, key, payload, buffers)
-        self.scheduler.wait(task)
-        reply: Message = task.reply
-        task.reply = None
+        return self._reply(task)
+
+    def _reply(self, task: Task, reply: Message | None = None) -> Message:
+        """Return *task*'s *reply*, None: it waits for it."""
+        if reply is None:
+            self.scheduler.wait(task)
+            reply, task.reply = task.reply, None
+            assert reply is not None
         if isinstance(reply.payload, Failure):
             if reply.payload.state:
                 self.scheduler.adopt(task, torch.frombuffer(bytearray(reply.payload.state), dtype=torch.uint8))
             raise reply.payload.exception()
         return reply
+
+    def ask(self, task: Task, rank: int, request: Request, buffers: Sequence[memoryview]) -> tuple[Key, Message]:
+        """Return the key and the response of the call that *request* asks *rank* for, which may have run ahead."""
+        if not self.links:
+            key = task.next_key()
+            request = request._replace(released=self.released(rank))
+            return key, self.exchange(task, rank, CALL, key, request, buffers)
+        if task.ahead is None:
+            task.ahead = Ahead(task.kind)
+        ahead: Ahead = task.ahead
+        call, last = Called.of(rank, request), ahead.last
+        hoped = ahead.expected[0].inputs if ahead.expected else ()
+        following = last.before(call, request, buffers, hoped) if last is not None else None
+        place = (ahead.kind, ahead.count, call)
+        ahead.count += 1
+        if following is not None and ahead.expected and _is_expected(ahead.expected[0], following):
+            first, *rest = ahead.expected
+            ahead.expected = []
+            key = first.key
+            with self._lock:
+                self._expected.discard(key)
+                early = self._early.pop(key, None)
+                if early is None:
+                    self._waiting[key] = task
+            ask = functools.partial(self._reply, task, early)
+            looks = False
+        else:
+            self._give_up(task)
+            key = task.next_key()
+            looks = last is not None and self._paths.learns(last.place, following)
+            released = self.released(rank)
+            rest = self._following(task, place)
+            request = request._replace(released=released, following=tuple(rest), looks=looks)
+            ask = functools.partial(self.exchange, task, rank, CALL, key, request, buffers)
+        ahead.last = None
+        try:
+            reply = ask()
+        except BaseException:
+            self._expect_no_longer(rest)
+            raise
+        result: Result = reply.payload
+        if looks and last is not None:
+            self._paths.note(last.place, leaves_traces=result.leaves_traces)
+        if rest and not goes_on(result, rest[0]):
+            self._expect_no_longer(rest)
+            rest = []
+        keeps = bool(rest) or self._paths.is_open(place)
+        ahead.last = Made(place, result, reply.buffers, keeps=keeps)
+        ahead.expected = rest
+        return key, reply
+
+    def _give_up(self, task: Task) -> None:
+        """What runs ahead of *task* is not what it calls."""
+        ahead: Ahead = task.ahead
+        if not ahead.expected:
+            return
+        assert ahead.last is not None
+        self._paths.refuse(ahead.last.place)
+        rest, ahead.expected = ahead.expected, []
+        for rank in sorted({each.rank for each in rest}):
+            self._messenger.send(rank, GIVE_UP, None, [each.key for each in rest])
+        self._expect_no_longer(rest)
+
+    def _end_calls(self, task: Task) -> None:
+        """*task* calls nothing more."""
+        ahead: Ahead | None = task.ahead
+        if ahead is not None and ahead.last is not None:
+            self._give_up(task)
+            self._paths.refuse(ahead.last.place)
+            ahead.last = None
+
+    def _following(self, task: Task, place: CallPlace) -> list[Following]:
+        """Return the calls of *task* that run after that at *place*."""
+        found: list[Following] = []
+        while len(found) < MOST_HOPS and (following := self._paths.after(place)) is not None:
+            call = following.call
+            found.append(
+                Following(
+                    rank=call.rank,
+                    key=task.next_key(),
+                    inputs=following.inputs,
+                    after=following.after,
+                    path=call.path,
+                    skeleton=call.skeleton,
+                    setting=call.setting,
+                    is_training=call.is_training,
+                    wanted=frozenset(self.wanted(call.path)),
+                    released=self.released(call.rank),
+                )
+            )
+            place = (place[0], place[1] + 1, call)
+        with self._lock:
+            self._expected.update(each.key for each in found)
+        return found
+
+    def _expect_no_longer(self, calls: Sequence[Following]) -> None:
+        """Nobody will ask for *calls*, which run ahead, or would have."""
+        with self._lock:
+            for each in calls:
+                self._expected.discard(each.key)
+                self._early.pop(each.key, None)
+        for each in calls:  # Its rank may not have been told.
+            self._released.setdefault(each.rank, []).extend(each.released)
 
     def fetch(self, place: Place) -> Tensor:
         """Return the data of the tensor at *place*."""
@@ -145,6 +265,8 @@ class Remote:
                 "stayed on another rank: return it from the step function"
             )
         reply = self.exchange(task, place.rank, FETCH, task.next_key(), place.key)
+        if task.ahead is not None and task.ahead.last is not None:
+            task.ahead.last.looked(place, reply.buffers[0])
         (found,) = wire.tensors_of([reply.payload], reply.buffers, self.device)
         return found
 
@@ -161,7 +283,8 @@ class Remote:
         return self._wanted.setdefault(path, set())
 
     def settle(self, task: Task) -> None:
-        """Fetch what of *task*'s calls is still in use at its end: afterwards nobody keeps it."""
+        """End *task*'s calls, and fetch what of them is still in use: afterwards nobody keeps it."""
+        self._end_calls(task)
         for each in task.fars:
             far = each()
             if far is not None:
@@ -196,17 +319,24 @@ class Remote:
         self._kept.clear()
         self._released.clear()
         self.own_failures.clear()
+        with self._lock:
+            self._expected.clear()
+            self._early.clear()
+            self._given_up.clear()
 
     def _on_call(self, message: Message) -> None:
         self._drop(message.payload.released)
-        self.scheduler.start(Task(message.key), lambda: self._serve_call(message))
+        self.scheduler.start(Task(message.key, kind=message.payload.path), lambda: self._serve_call(message))
 
     def _on_backward(self, message: Message) -> None:
         self._drop(message.payload.released)
         self.scheduler.start(Task(message.key, is_backward=True), lambda: self._serve_backward(message))
 
     def _on_response(self, message: Message) -> None:
-        task = self._waiting.pop(message.key, None)
+        with self._lock:
+            task = self._waiting.pop(message.key, None)
+            if task is None and message.key in self._expected:
+                self._early[message.key] = message
         if task is not None:
             task.reply = message
             self.scheduler.resume(task, Urgency.ANSWERED)
@@ -229,17 +359,34 @@ class Remote:
             if key[:2] == message.payload:
                 self._served.pop(key, None)
 
-    def _serve_call(self, message: Message) -> None:
+    def _on_give_up(self, message: Message) -> None:
+        with self._lock:
+            self._given_up.update(message.payload)
+            for key in message.payload:
+                self._served.pop(key, None)
+            self._drop([key for key in list(self._kept) if key[:-1] in message.payload])
+
+    def _serve_call(self, message: Message, inputs: Sequence[Tensor] | None = None) -> None:
+        """Answer *message*; *inputs*: its tensors, None: they are in its buffers, or where it says."""
         request: Request = message.payload
+        if message.key in self._given_up:
+            return
         task = self.scheduler.task
         assert task is not None
+        caller = message.source if request.caller is None else request.caller
         module = self.model.module_at(request.path)
         what = f"module {request.path or 'the model'} ({type(module).__name__})"
-        with self._answering((message.source, message.key), RESULT, what):
+        with self._answering((caller, message.key), RESULT, what):
             self.scheduler.adopt(task, torch.frombuffer(bytearray(request.state), dtype=torch.uint8))
             if module.training != request.is_training:
                 module.train(request.is_training)
-            inputs: Sequence[Tensor] = self.arrived(request.inputs, message.buffers)
+            if inputs is None:
+                inputs = (
+                    self.arrived(request.inputs, message.buffers)
+                    if request.caller is None
+                    else wire.tensors_of(request.inputs.forms, message.buffers, self.device)
+                )
+            traces = Traces(module) if request.looks else None
             served = Served(inputs, request.inputs)
             with request.setting.applied():
                 if request.setting.grad and any(served.needed):
@@ -254,22 +401,45 @@ class Remote:
                     if not any(given.changes()):
                         raise
                     value, failure = None, self._failure_of(error, what, task)
+                finally:
+                    self._end_calls(task)
                 changed, contents = given.changes()
                 skeleton, found = wire.pack((value, contents), self.model, given.known)
                 outputs = [near(output) for output in (*found, *(inputs[number] for number in changed))]
                 new_values = [(number, len(found) + place) for place, number in enumerate(changed)]
                 del inputs, given, value, contents, found
             served.links = self.links and task.calls > 1
-            if request.setting.grad and served.keep(outputs):
-                self._served[message.key] = served
-            places = [
-                None if number in request.wanted else self.keep((*message.key, number), output)
-                for number, output in enumerate(outputs)
-            ]
+            is_kept = request.setting.grad and served.keep(outputs)
+            with self._lock:
+                if message.key in self._given_up:
+                    return
+                if is_kept:
+                    self._served[message.key] = served
+                places = [
+                    None if number in request.wanted else self.keep((*message.key, number), output)
+                    for number, output in enumerate(outputs)
+                ]
             parcel, buffers = Parcel.of(outputs, places)
             its = before.changes(request.path)
-            result = Result(skeleton, parcel, self._state(task), new_values, failure, its)
-            self._messenger.send(message.source, RESULT, message.key, result, buffers)
+            leaves_traces = traces is None or task.ahead is not None or bool(its) or traces.are_left()
+            result = Result(skeleton, parcel, self._state(task), new_values, failure, its, leaves_traces)
+            if request.following and goes_on(result, request.following[0]):
+                self._run_ahead(request.following, result, outputs, caller)
+            self._messenger.send(caller, RESULT, message.key, result, buffers)
+
+    def _run_ahead(self, calls: tuple[Following, ...], result: Result, outputs: Sequence[Tensor], caller: int) -> None:
+        """Have the first of *calls* run, which follows the call that gave *result* with *outputs* to *caller*."""
+        first, *rest = calls
+        request = request_of(first, tuple(rest), result, caller)
+        inputs = [outputs[number].detach() for number in first.inputs]
+        if first.rank != self._messenger.me:
+            self._messenger.send(first.rank, CALL, first.key, request, wire.buffers(inputs))
+            return
+        self._drop(first.released)
+        # Copies: the module may change them before the caller has looked at them.
+        copies = [each.clone() for each in inputs]
+        message = Message(self._messenger.me, CALL, first.key, request, [])
+        self.scheduler.start(Task(first.key, kind=first.path), lambda: self._serve_call(message, copies))
 
     def _serve_backward(self, message: Message) -> None:
         asked: Gradients = message.payload
@@ -346,7 +516,6 @@ class Call:
         remote: Remote,
         task: Task,
         partition: int,
-        key: Key,
         path: str,
         skeleton: bytes,
         setting: Setting,
@@ -355,7 +524,7 @@ class Call:
         self._remote = remote
         self._task = task
         self._partition = partition
-        self._key = key
+        self._key: Key = ()
         self._request = (path, skeleton, setting, is_training)
         self._backwards = 0
         self._forms: list[wire.Form] = []
@@ -381,9 +550,9 @@ class Call:
         request = Request(
             *(path, skeleton, inputs, setting, is_training, remote._state(task)),
             wanted=frozenset(wanted),
-            released=remote.released(rank),
+            released=[],
         )
-        reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
+        self._key, reply = remote.ask(task, rank, request, buffers)
         result: Result = reply.payload
         self.result, self.changed, self.failure = result.skeleton, result.changed, result.failure
         self.attributes = result.attributes
@@ -465,6 +634,12 @@ class Call:
             device = self._remote.device if form.on_accelerator else torch.device("cpu")
             blank[mine] = torch.full((), value, dtype=wire.DTYPES[form.dtype], device=device).expand(form.shape)
         return blank
+
+
+def _is_expected(expected: Following, following: Next) -> bool:
+    """Whether *expected*, which runs ahead, is the call *following* that the script makes."""
+    its = (expected.rank, expected.path, expected.skeleton, expected.setting, expected.is_training)
+    return following.call == its and following.inputs == expected.inputs
 
 
 def _described(error: BaseException, partition: int, rank: int, what: str) -> str:

@@ -95,11 +95,11 @@ def begin(asked: "dict[str, Any]") -> types.CodeType:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environ"])
-    program = asked["argv"][0]
+    program = Path(asked["argv"][0]).absolute()
     sys.argv = asked["argv"]
     sys.orig_argv = [sys.executable, *asked["argv"]]
     before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [str(Path(program).parent.absolute()), *dict.fromkeys([*before, *sys.path[1:]])]
+    sys.path[:] = [str(program.parent), *dict.fromkeys([*before, *sys.path[1:]])]
     if asked["warnings"] == "ignore":
         warnings.simplefilter("ignore")
     try:
@@ -109,9 +109,9 @@ def begin(asked: "dict[str, Any]") -> types.CodeType:
     awaited = {name for finder in sys.meta_path for name in getattr(finder, "loads", ()) if name in sys.modules}
     sys.meta_path.insert(1, Imported(awaited))  # Behind the hook's finder.
     main = types.ModuleType("__main__")
-    main.__file__ = program
+    main.__file__ = str(program)
     sys.modules["__main__"] = main
-    return compile(Path(program).read_bytes(), program, "exec")
+    return compile(program.read_bytes(), program, "exec")
 
 
 control = socket.socket(fileno=int(sys.argv[1]))

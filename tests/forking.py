@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Literal
@@ -56,6 +57,7 @@ class _Server:
 
 
 _servers: dict[tuple[str, tuple[str, ...]], _Server] = {}
+_starting = threading.Lock()
 
 
 @atexit.register
@@ -78,9 +80,10 @@ class Fork:
         warnings: Literal["default", "ignore"] = "default",
     ) -> None:
         """*modules* are imported already. *folder*: its working directory, this process's if not given."""
-        server = _servers.get((python, modules))
-        if server is None:
-            server = _servers[python, modules] = _Server(python, modules)
+        with _starting:
+            server = _servers.get((python, modules))
+            if server is None:
+                server = _servers[python, modules] = _Server(python, modules)
         self._stdout, self._stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self.returncode: int | None = None
         asked = {

@@ -36,13 +36,12 @@ def test_a_program_sees_in_a_fork_what_it_sees_in_a_process_that_starts(tmp_path
     """Also its sitecustomize, which hears of the import of what is imported already."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(WATCHES)
-    program = tmp_path / "program.py"
-    program.write_text(SEES)
+    (tmp_path / "program.py").write_text(SEES)
     environ = {"LANG": "C.UTF-8", "PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "RANK": "1"}
-    argv = [sys.executable, str(program), "one", "two words"]
+    argv = [sys.executable, "program.py", "one", "two words"]
     started = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
-    fork = Fork(program, *argv[2:], environ=environ, modules=MODULES, folder=tmp_path)
+    fork = Fork(Path(argv[1]), *argv[2:], environ=environ, modules=MODULES, folder=tmp_path)
     streams = fork.communicate(300)
 
     assert (fork.returncode, *streams) == (started.returncode, started.stdout, started.stderr)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from tests.forking import Fork
 from toolkit import status_layout as layout
 from toolkit.launchers.environment import HOOK
 from toolkit.traces import windows
@@ -43,9 +44,16 @@ class Step(NamedTuple):
 
 
 def run(
-    folder: Path, code: str, *, python: str | Path = sys.executable, path: Path | None = ROOT, **more: str
+    folder: Path,
+    code: str,
+    *,
+    python: str | Path = sys.executable,
+    path: Path | None = ROOT,
+    starts: bool = False,
+    **more: str,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run *code* as script.py in *folder*; its status folder is *folder*/status. *path*: where toolkit is found."""
+    """Run *code* as script.py in *folder*; its status folder is *folder*/status. *path*: where toolkit is found.
+    *starts*: it is a process of its own, as with another *python* or *path*, and else a fork (tests/forking.py)."""
     (folder / "status").mkdir(exist_ok=True)
     (folder / "script.py").write_text(code)
     environ = {
@@ -61,7 +69,14 @@ def run(
         **more,
     }
     argv = [str(python), "-W", "ignore", "script.py"]
-    return subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    if starts or python != sys.executable or path != ROOT:
+        return subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    fork = Fork(Path("script.py"), environ=environ, folder=folder, warnings="ignore")
+    try:
+        stdout, stderr = fork.communicate(240)
+    finally:
+        fork.kill()
+    return subprocess.CompletedProcess(argv, fork.wait(240), stdout, stderr)
 
 
 def listed(folder: Path) -> TracedRank:

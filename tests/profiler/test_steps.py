@@ -44,7 +44,7 @@ for epoch in range(2):
     torch.save(model.state_dict(), "model.pt"); time.sleep(0.02)
 print(loss.item())
 """
-    measured = run(tmp_path, MODEL + code)
+    measured = run(tmp_path, MODEL + code, starts=True)
     unmeasured = run(tmp_path, MODEL + code, TOOLKIT_STEP_TIMES="off")
 
     assert (measured.stderr, measured.stdout) == ("", unmeasured.stdout)

@@ -82,7 +82,13 @@ def test_the_end_of_a_step_moves_behind_the_optimizer_that_it_overlaps() -> None
 
 @needs_torch
 def test_the_steps_that_the_job_asks_for_are_traced_and_nothing_else_changes(tmp_path: Path) -> None:
-    measured = run(tmp_path, MODEL + "print(train(12))\n", TOOLKIT_PROFILE_WINDOW="steps 3 6", TOOLKIT_STEP_TIMES="off")
+    measured = run(
+        tmp_path,
+        MODEL + "print(train(12))\n",
+        starts=True,
+        TOOLKIT_PROFILE_WINDOW="steps 3 6",
+        TOOLKIT_STEP_TIMES="off",
+    )
     plain = run(tmp_path, MODEL + "print(train(12))\n", TOOLKIT_STEP_TIMES="off")
 
     assert (measured.stdout, measured.stderr) == (plain.stdout, "")

@@ -52,7 +52,7 @@ from toolkit.peers.messages import (
     Welcome,
 )
 from toolkit.peers.protocol import LINGER_S, LogLine, RanksWork, Send, Timeouts
-from toolkit.peers.reports import HANG, light, news, shared, with_cause, worse
+from toolkit.peers.reports import HANG, light, news, shared, vanished, with_cause, worse
 from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
@@ -728,6 +728,26 @@ def test_a_leader_that_was_paused_for_too_long_after_all_others_ended_well_has_n
     job.play()
 
     assert job.verdicts == {("algo-1", 75)}
+
+
+def test_a_host_that_gave_the_leader_up_after_its_own_good_end_ends_nobodys_work() -> None:
+    leader = Leader(("a", "b", "c"), TIMES, 0.0)
+    for host in ("b", "c"):
+        leader.joined(host, 1.0, 0)
+    for host in ("a", "b", "c"):
+        leader.heard(host, Ready(), 1.0, 0)
+    leader.heard("c", HostEnded(report=EndReport(host="c", exit_code=0)), 2.0, 0)
+
+    actions = leader.heard("c", Failing(report=vanished("a", "nothing was heard of it", 1)), 10.0, 0)
+    for host in ("b", "a"):
+        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=0)), 20.0, 0)
+    before = leader.verdict
+    leader.tick(20.0, 0)
+
+    assert actions == []
+    assert before is None
+    assert leader.verdict is not None
+    assert (leader.verdict.host, leader.verdict.exit_code) == ("a", 75)
 
 
 def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:

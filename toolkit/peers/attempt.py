@@ -19,6 +19,8 @@ class AttemptState:
         self.unended = set(hosts)
         self.unanswered = set(hosts)
         self.ends: dict[str, EndReport] = {}
+        # What a host that had ended well said when it gave the leader up: it has ended with that already.
+        self.given_up: EndReport | None = None
         self.first_end_s: float | None = None
         self.failures = FailureReports()
         self.failing_s: float | None = None

@@ -73,7 +73,7 @@ class Decider:
         if attempt.failing_s is not None:
             return self._after_failure(attempt, attempt.failing_s, stop, now_s)
         if not attempt.unended:
-            return EndJob(report=self._end_of_all(attempt, stop))
+            return EndJob(report=(attempt.given_up if stop is None else None) or self._end_of_all(attempt, stop))
         if stopped_s is not None and now_s >= self._stop_ends_s(stopped_s):
             return EndJob(report=self._end_of_all(attempt, stop))
         finish_ends_s = self._finish_ends_s(attempt)

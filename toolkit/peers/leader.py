@@ -285,7 +285,12 @@ class Leader:
         return [*self._tell_ranks_ended(), *self._decide(now_s)]
 
     def _on_failing(self, host: str, message: Failing, now_s: float, _now_ns: int) -> list[Action]:
-        return self._fail(host, message.report, now_s, whole=message.whole)
+        attempt, report = self._attempt, message.report
+        if report.host == self._me and host in attempt.ends and not attempt.ends[host].failed:
+            # The host ended well and gave this one up in a pause or an outage, which ends no rank's work.
+            attempt.given_up = attempt.given_up or report
+            return []
+        return self._fail(host, report, now_s, whole=message.whole)
 
     def _on_answer(self, host: str, message: OwnFailure, now_s: float, _now_ns: int) -> list[Action]:
         failures, report = self._attempt.failures, message.report

@@ -564,6 +564,15 @@ def test_the_exception_in_torchruns_table_comes_before_the_table() -> None:
     assert text.startswith("ValueError: no such shard: 7")
 
 
+def test_what_a_rank_raised_is_not_told_again_as_its_last_words() -> None:
+    known = child("ValueError", "no such shard: 7", 80, ME, 5)
+    ended = script(1, PLAIN + TORCHRUN.format(code=1, table=TABLE.format(code=1)))
+
+    text = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(known,))).cause.text
+
+    assert text.count("no such shard: 7") == 1
+
+
 def test_a_wrapper_of_such_a_torchrun_names_the_rank_too() -> None:
     table = TABLE.format(code=-9)
     recorded = msgspec.structs.replace(child(ELASTIC, table, 80, ME, 5), text=TORCHRUN.format(code=-9, table=table))

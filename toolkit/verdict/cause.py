@@ -254,7 +254,7 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
     command said whose failure it reports."""
     reported = ended.reported_by.get(culprit.process, "")
     error = _with_chain(ended, found)
-    if found.kind == "ChildFailedError":
+    if found.kind == "ChildFailedError" and _ended_before(ended, culprit, found) is None:
         error = "\n".join(filter(None, (error, _said_by_rank(ended, culprit))))
     if reported:
         first, newline, rest = error.partition("\n")

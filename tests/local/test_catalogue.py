@@ -53,6 +53,26 @@ def test_a_fifo_in_place_of_a_document_holds_up_nothing(tmp_path: Path) -> None:
     assert facts(folder, 1.0).name == "one"
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b'{"name": 1, "folder": [], "at": "x"}',
+        b"[" * 100_000,
+        b'{"name": "x", "folder": "\xff"}',
+    ],
+    ids=["empty", "bytes", "null", "types", "deep", "a name of bytes"],
+)
+def test_an_entry_that_is_none_costs_no_other_job(tmp_path: Path, document: bytes) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    catalogue.record(environ, Entry(name="one", folder=job(tmp_path / "jobs/one"), recorded_s=1))
+    (tmp_path / "state/toolkit/jobs/other.json").write_bytes(document)
+
+    assert [entry.name for entry in catalogue.entries(environ)] == ["one"]
+
+
 def test_a_folder_that_cannot_be_looked_at_costs_no_other_job_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

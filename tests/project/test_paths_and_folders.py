@@ -214,3 +214,18 @@ def test_the_distributions_list_no_folders() -> None:
 
     assert files
     assert [path.name for path in files for _, name in calls(path) if name in LISTING] == []
+
+
+def test_a_reader_that_bears_what_is_no_document_bears_all_of_it() -> None:
+    """msgspec raises DecodeError, UnicodeDecodeError (a ValueError), and RecursionError for what is nested deeply."""
+    handled = [
+        (place, ast.unparse(node.type))
+        for place, path in layers.places(PACKAGE).items()
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ExceptHandler) and node.type is not None
+    ]
+    decoding = [(place, kinds) for place, kinds in handled if "msgspec.DecodeError" in kinds]
+
+    assert decoding
+    assert [place for place, kinds in decoding if "RecursionError" not in kinds] == []
+    assert [place for place, kinds in decoding if "UnicodeDecodeError" not in kinds and "ValueError" not in kinds] == []

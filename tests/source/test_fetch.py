@@ -258,6 +258,27 @@ def test_what_a_first_run_wrote_beside_its_code_is_moved_not_deleted(
     assert files(folders.scratch / "replaced-code-2") == {"result.py": "of the first run"}
 
 
+@pytest.mark.parametrize(
+    "marker",
+    [
+        b'{"source": "\xff", "names": []}',
+        b'{"source": "", "names": [], "x": ' + b"[" * 100_000,
+        b'{"source": 1}',
+        b'{"source": "", "names": ["a\\u0000"]}',
+    ],
+    ids=["bytes", "deep", "type", "nul"],
+)
+def test_a_marker_that_is_none_keeps_no_source_away(
+    make_job: MakeJob, folders: Folders, source: Path, log: Log, marker: bytes
+) -> None:
+    fill(folders.code)
+    (folders.code / MARKER).write_bytes(marker)
+
+    place(make_job(str(source)), log)
+
+    assert files(folders.code) == SUBMITTED
+
+
 def test_a_forged_marker_removes_nothing_outside_the_code_folder(
     make_job: MakeJob, folders: Folders, source: Path, log: Log
 ) -> None:

@@ -40,5 +40,5 @@ class Newest(Generic[_Told]):
                 return None
             self._seen = seen
             return msgspec.json.decode(files.read(self._path), type=self._kind)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # ValidationError too.
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError too.
             return None

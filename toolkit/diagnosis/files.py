@@ -87,7 +87,7 @@ def rules(monitor: Path) -> Any:
 def _told(path: Path) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(read_document(path))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

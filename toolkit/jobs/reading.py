@@ -209,7 +209,7 @@ def _own_name(output: Path) -> str:
         told = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
         if isinstance(told, dict) and isinstance(told.get("host"), str) and told["host"]:
             return str(told["host"])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # Another file may have it.
     try:
         return next((sample.host for sample in read_samples(output / "metrics.jsonl")), "")

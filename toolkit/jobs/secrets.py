@@ -32,5 +32,5 @@ def read(host: Path) -> Digests | None:
         fd = os.open(host / FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as file:
             return msgspec.json.decode(file.read(1024 * 1024), type=Digests)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -46,7 +46,7 @@ def _times(host: HostData) -> Iterator[float]:
         told = msgspec.json.decode(files.read(host.monitor / "monitor.json"))
         if isinstance(told, dict) and isinstance(told.get("start_s"), int | float):
             yield float(told["start_s"])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # The monitor was off.
     newest = last_written_s(host.output)
     if newest and host.outcome is None and host.is_monitored:
@@ -62,7 +62,7 @@ def _debugger_times(host: HostData) -> Iterator[float]:
         try:
             line = files.read(path, files.RECORDS_BYTES).rpartition(b"\n")[0].split(b"\n")[at]
             told = msgspec.json.decode(line)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # The other end is still known.
         if isinstance(told, dict) and isinstance(told.get("Timestamp"), int | float):
             yield float(told["Timestamp"])

@@ -123,7 +123,7 @@ def _entry(path: Path) -> Entry | None:
     try:
         told = msgspec.json.decode(read_document(path))
         return Entry(name=str(told["name"]), folder=Path(paths.from_text(told["folder"])), recorded_s=float(told["at"]))
-    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None  # Removed meanwhile, or not ours.
 
 

@@ -66,7 +66,7 @@ def of(job_dir: Path) -> Runner | None:
     """Return who runs or ran the job in *job_dir*, None if that is not known."""
     try:
         return msgspec.json.decode(read_document(job_dir / RUN_MARK), type=Runner)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -100,7 +100,7 @@ def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:
     for line in lines:
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # ValidationError too.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError too.
             continue
         value = _SPELLED[row.value] if isinstance(row.value, str) else row.value
         yield Sample(name=row.name, value=value, time_s=row.time_s, host=row.host, rank=row.rank, step=row.step)

@@ -21,7 +21,7 @@ def count(path: str, *, within_s: float = WITHIN_S) -> tuple[int, tuple[str, ...
     trouble = answer.trouble
     try:
         devices = () if trouble else msgspec.json.decode(answer.text, type=tuple[Device, ...])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         trouble = "said no list of devices"
     if trouble:
         return 0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",)

@@ -59,7 +59,7 @@ def _lines(path: Path) -> Iterator[_Line]:
         return
     try:
         yield from msgspec.json.Decoder(_Line).decode_lines(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         yield from _good_lines(content)
 
 
@@ -68,7 +68,7 @@ def _good_lines(content: bytes) -> Iterator[_Line]:
     for line in content.splitlines():
         try:
             yield decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
 
 

@@ -51,6 +51,6 @@ def decoded(content: bytes) -> tuple[Finding, ...]:
     for line in content.splitlines():
         try:
             found.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):  # ValidationError too.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError too.
             continue
     return tuple(found)

@@ -66,5 +66,5 @@ def read(path: Path) -> About | None:
     """Return what the file at *path* says, None if there is none that can be read."""
     try:
         return msgspec.json.decode(files.read(path), type=About)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -196,7 +196,7 @@ def _header(fd: int, block: blocks.Block | None) -> Header | None:
     content = None if block is None or block.kind != blocks.HEADER else blocks.payload(fd, block)
     try:
         return None if content is None else msgspec.json.decode(content, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

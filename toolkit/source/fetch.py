@@ -222,13 +222,13 @@ def _earlier(code: Path) -> tuple[str, ...]:
     made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
     # Only names without slashes: a wrong MARKER must not remove anything outside the code folder.
     placed_names = map(paths.from_text, placed.names)
-    return (*(name for name in placed_names if "/" not in name and name not in ("", ".", "..")), *made)
+    return (*(name for name in placed_names if not {"/", "\0"} & {*name} and name not in ("", ".", "..")), *made)
 
 
 def _placed(code: Path) -> Placed | None:
     try:
         return msgspec.json.decode(files.read(code / MARKER), type=Placed)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

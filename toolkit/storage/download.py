@@ -107,7 +107,7 @@ def _remove_others(wanted: set[str], into: Path) -> None:
     list_ = into.with_name(f".{into.name}.fetched")
     try:
         fetched = set(msgspec.json.decode(files.read(list_, MOST_NAMES_BYTES), type=list[str]))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         fetched = set()  # Nothing came yet.
     if wanted - fetched:  # Before any of it comes: this fetch may be killed.
         files.replace(list_, encode(sorted(wanted | fetched)))

@@ -50,7 +50,7 @@ class Mirror:
         self._left_out: dict[str, str] = {}
         try:
             self._uploaded = msgspec.json.decode(state.read_bytes(), type=dict[str, Found])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # Nothing yet; or all is uploaded once more.
 
     def look(self, now_s: float) -> bool:

@@ -43,6 +43,6 @@ class OpenEntries:
             kept = msgspec.json.decode(self._file.read_bytes(), type=list[str])
         except FileNotFoundError:
             return frozenset()
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return frozenset(names)
         return frozenset(map(paths.from_text, kept))

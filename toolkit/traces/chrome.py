@@ -160,7 +160,7 @@ def _file(content: bytes, source: str) -> _File:
         raise UserError(
             f"expected a Chrome trace, found JSON of another shape: {error}", where=source, hint=hint
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = "an empty file" if not content.strip() else f"a mistake: {error}"
         raise UserError(f"expected a Chrome trace, found {found}", where=source, hint=_AGAIN) from None
 

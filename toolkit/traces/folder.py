@@ -56,7 +56,7 @@ def listings(folder: Path) -> tuple[Listing, ...]:
     for path in folders.matching(folder, _LISTING, folders.named_elsewhere):
         try:
             found.append(msgspec.json.decode(files.read(path), type=Listing))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return tuple(sorted(found, key=lambda listing: listing.rank))
 

@@ -79,7 +79,7 @@ class Process:
         try:
             told = msgspec.json.decode(self._config.latest.read_bytes())
             time_s, values = float(told["time_s"]), told["values"]
-        except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+        except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
             return None  # Not there yet.
         if time_s <= self._latest_s:
             return None

@@ -103,5 +103,5 @@ def _rules(path: Path) -> tuple[Configuration, ...]:
         told = msgspec.json.decode(read_document(path))
         raw = told.get("rules") if isinstance(told, dict) else None
         return configuration.read(raw or None, str(path)).configurations
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError, RecursionError):
         return configuration.read(None, str(path)).configurations

@@ -56,7 +56,7 @@ def _recorded(folder: Path) -> list[RankStep]:
         for line in lines:
             try:
                 found.append(msgspec.json.decode(line, type=RankStep))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
     return found
 

@@ -206,9 +206,10 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
 
     assert wheel.name == f"container_training_toolkit-{__version__}-py3-none-any.whl"
     # With monitor, rules, reports, profiler, model parallelism, storage, spot jobs and the chart library; since 1.35 MB
-    # with the rules of retention, the reading of children's causes, the forms of secrets and the packing of links.
-    assert wheel.stat().st_size - manual_bytes < 1_500_000
-    assert manual_bytes < 260_000  # With the tables of conformance and of all figures.
+    # with the rules of retention, the reading of children's causes, the forms of secrets and the packing of links;
+    # since 1.5 MB with AWS's sharded and tensor parallel scripts, torchrun's tables and secrets in code.
+    assert wheel.stat().st_size - manual_bytes < 1_600_000
+    assert manual_bytes < 280_000  # With the tables of conformance and of all figures.
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []
     assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)

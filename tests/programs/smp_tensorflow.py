@@ -134,6 +134,63 @@ def compared(name, body, config, tape=False, **options):
     return model, optimizer
 
 
+def alter(model, seed):
+    """Replace the last layer of the Sequential, put one more behind it, and, where Keras allows it, replace the head."""
+    keras.utils.set_random_seed(seed)
+    model.body.pop()
+    for _ in range(2):
+        model.body.add(Dense(8, activation="tanh"))
+    if "tf_keras" in sys.modules:
+        model.head = Dense(4)
+
+
+def altered(config):
+    """The script changes the model after its partition: gradients and the saved model are those of the whole one."""
+    smp.init(config)
+
+    def run_whole():
+        model = made(Chain, keras.Model, 1)
+        model(IMAGES)
+        alter(model, 2)
+        with tf.GradientTape() as tape:
+            loss = LOSS(LABELS, model(IMAGES, training=True))
+        gradients = dict(zip(names(model), map(np.array, tape.gradient(loss, model.trainable_variables))))
+        return gradients, sorted(str(held(each).tolist()) for each in model.trainable_variables), float(loss)
+
+    expected, values, loss_expected = once(run_whole)
+    model = made(Chain, smp.DistributedModel, 1 + smp.rdp_rank())
+    optimizer = keras.optimizers.SGD(0.1)
+    x, y = (np.split(each, smp.rdp_size())[smp.rdp_rank()] for each in (IMAGES, LABELS))
+
+    def one():
+        @smp.step
+        def step(x, y):
+            loss = LOSS(y, model(x, training=True))
+            return optimizer.get_gradients(loss, model.trainable_variables), loss
+
+        return tf.function(lambda x, y: results(step(x, y)))(tf.constant(x), tf.constant(y))
+
+    one()
+    alter(model, 2 + smp.rdp_rank())
+    gradients, loss = one()
+    mine = names(model)
+    for gradient, place in zip(map(np.array, gradients), mine, strict=True):
+        assert np.allclose(gradient, expected[place], rtol=1e-10, atol=1e-14), place
+    losses = smp.allgather(float(loss), smp.CommGroup.RDP_GROUP)
+    assert abs(np.mean(losses) - loss_expected) < 1e-12, (losses, loss_expected)
+    assert sorted(sum(smp.allgather(mine, smp.CommGroup.PP_GROUP), [])) == sorted(expected), mine
+    everyone = {id(each): each for layer in model._flatten_layers() for each in layer.variables}.values()
+    assert sum(held(each).size > 0 for each in everyone) == len(mine)  # The others are empty here.
+    model.save_model(str(FOLDER / "altered"))
+    smp.barrier()
+    loaded = tf.saved_model.load(str(FOLDER / "altered"))
+    kept = {str(held(each).tolist()) for each in loaded.trainable_variables}
+    assert set(values) <= kept, "the saved model lacks values"
+    print(f"rank {smp.rank()}: altered: gradients are equal for {len(mine)} variables", flush=True)
+    smp.barrier()
+    smp.shutdown()
+
+
 def results(both):
     gradients, loss = both
     return [gradient.accumulate() for gradient in gradients], loss.reduce_mean()
@@ -271,6 +328,8 @@ assert np.allclose(found[1], expected[1]) and np.allclose(found[0], expected[0])
 assert sorted(smp.allgather(len(model.losses), smp.CommGroup.PP_GROUP)) == [0, 1]
 smp.barrier()
 smp.shutdown()
+
+altered(two)
 
 # It goes on with four partitions, decided by a file that the first job wrote.
 smp.init({"partitions": 4, "microbatches": 1})

@@ -1,7 +1,7 @@
 """Which layer is on which partition: decided at the model's first call in a step, then carried out."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -34,8 +34,11 @@ class Partition:
         self.decision: Decision | None = None
         self.local: list[Any] = []
         self.hooks: list[Callable[[], None]] = []
+        # By id: the variables here and elsewhere, the partition of each, and the layers with theirs.
         self._local: dict[int, Any] = {}
         self._away: dict[int, Any] = {}
+        self._holders: dict[int, int] = {}
+        self._placed: dict[int, tuple[Any, int]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -43,30 +46,59 @@ class Partition:
         return self.decision is not None
 
     def settle(self, model: Any, found: Capture) -> None:
-        """Decide on *found*, the model's first call, and free the variables of other partitions; later do nothing."""
-        if self.decision is not None:
-            return
+        """Decide on *found*, the model's first call, and free the variables of other partitions.
+
+        Later give layers that came since a partition, too: that of the layer with which they share a variable, of the
+        one that they replace, or of what they are in.
+        """
         here = world.current()
-        self.decision = _agreed(here, lambda: decide(here.cfg, model, found, is_profile=here.is_profile))
-        if here.is_profile:
-            sys.stderr.write(f"the partition decision is in {here.folder / decision.FILE}\n")
-            raise SystemExit(0)
+        if is_first := self.decision is None:
+            self.decision = _agreed(here, lambda: decide(here.cfg, model, found, is_profile=here.is_profile))
+            if here.is_profile:
+                sys.stderr.write(f"the partition decision is in {here.folder / decision.FILE}\n")
+                raise SystemExit(0)
+            modules = [] if self.decision.tree is None else list(self.decision.tree.walk())
+            self.costs = {module.name: module.compute_s for module in modules if module.compute_s}
+        assert self.decision is not None
         known = layers.paths(model)
-        self.devices = {path: self.decision.device_of(path) for path in known}
-        modules = [] if self.decision.tree is None else list(self.decision.tree.walk())
-        self.costs = {module.name: module.compute_s for module in modules if module.compute_s}
+        self.devices = self._devices(known, self.decision)
+        self._placed |= {id(layer): (layer, self.devices[path]) for path, layer in known.items()}
         _check_shared(known, self.devices)
-        me = here.rank_in("pp")
+        self._place(here, known)
+        if is_first:
+            for hook in self.hooks:
+                hook()
+
+    def _devices(self, known: dict[str, Any], decided: Decision) -> dict[str, int]:
+        """Return the partition of each of the layers *known* by path."""
+        found: dict[str, int] = {}
         for path, layer in known.items():
-            table = self._local if self.devices[path] == me else self._away
-            table.update({id(variable): variable for variable in layers.own_variables(layer)})
+            if id(layer) in self._placed:
+                found[path] = self._placed[id(layer)][1]
+            elif not self.devices:
+                found[path] = decided.device_of(path)
+            else:
+                shared = (self._holders[id(each)] for each in layers.own_variables(layer) if id(each) in self._holders)
+                around = found.get(path.rpartition(".")[0], decided.device_of(""))
+                found[path] = next(shared, self.devices.get(path, around))
+        return found
+
+    def _place(self, here: world.World, known: dict[str, Any]) -> None:
+        """Take in the variables of the layers *known* that are new."""
+        me = here.rank_in("pp")
+        local, away = dict[int, Any](), dict[int, Any]()
+        for path, layer in known.items():
+            table = local if self.devices[path] == me else away
+            for variable in layers.own_variables(layer):
+                if id(variable) not in self._holders:
+                    self._holders[id(variable)] = self.devices[path]
+                    table[id(variable)] = variable
         self.local = _largest(known, {path for path, device in self.devices.items() if device == me})
-        self._away = {number: variable for number, variable in self._away.items() if number not in self._local}
-        self._same_on_replicas(here)
-        for variable in self._away.values():
+        self._local |= local
+        self._away |= away
+        _same_on_replicas(here, local.values())
+        for variable in away.values():
             empty(variable)
-        for hook in self.hooks:
-            hook()
 
     def is_local(self, variable: Any) -> bool:
         """True if this rank holds *variable*."""
@@ -82,21 +114,22 @@ class Partition:
         smallest = min(mine, key=lambda variable: variable.shape.num_elements(), default=None)
         return boundary.anchor(smallest)
 
-    def _same_on_replicas(self, here: world.World) -> None:
-        """Give all replicas the values of the first."""
-        replicas = here.group("rdp")
-        if len(replicas) == 1:
-            return
-        import tensorflow as tf
 
-        with tf.init_scope():
-            for variable in self._local.values():
-                value = layers.stored(variable)
-                if here.rank == replicas[0]:
-                    for rank in replicas[1:]:
-                        here.messenger.send(rank, KIND, "value", value.numpy())
-                else:
-                    value.assign(here.messenger.receive(replicas[0], KIND, "value").payload)
+def _same_on_replicas(here: world.World, variables: Iterable[Any]) -> None:
+    """Give all replicas the first one's values of *variables*."""
+    replicas = here.group("rdp")
+    if len(replicas) == 1:
+        return
+    import tensorflow as tf
+
+    with tf.init_scope():
+        for variable in variables:
+            value = layers.stored(variable)
+            if here.rank == replicas[0]:
+                for rank in replicas[1:]:
+                    here.messenger.send(rank, KIND, "value", value.numpy())
+            else:
+                value.assign(here.messenger.receive(replicas[0], KIND, "value").payload)
 
 
 def _largest(known: dict[str, Any], mine: set[str]) -> list[Any]:

@@ -77,7 +77,7 @@ class ThreadRank:
     def allreduce(self, array: Any, op: str) -> None:
         import numpy as np
 
-        combine = {"sum": np.sum, "min": np.min, "max": np.max}[op]
+        combine: Any = {"sum": np.sum, "min": np.min, "max": np.max}[op]
         array[...] = self.meeting.exchange(self.place.rank, op, array, lambda every: combine(every, axis=0))
 
     def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
@@ -174,7 +174,7 @@ CALLS: dict[str, Callable[[Agreement, int], list[Any]]] = {
 
 @pytest.mark.parametrize("usual", CALLS)
 def test_a_rank_with_another_call_than_usual_is_named_and_all_go_on(usual: str) -> None:
-    def program(agreement: Agreement, rank: int) -> int:
+    def program(agreement: Agreement, rank: int) -> list[int]:
         for other in CALLS:
             for _ in range(DEPTH + 2):
                 CALLS[usual](agreement, rank)

@@ -395,7 +395,7 @@ def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, address
     [('["gpu"]', True), ('["%s", "gpu"]', True), ('["%s"]', False)],
 )
 def test_groups_of_the_distribution_that_the_job_has_not_are_named(base: Base, asked: str, is_told: bool) -> None:
-    groups = asked.replace("%s", GROUPS[0]["instance_group_name"])
+    groups = asked.replace("%s", str(GROUPS[0]["instance_group_name"]))
     base.write(
         hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": groups}, resourceconfig=HETERO
     ).read()

@@ -749,6 +749,18 @@ def attributes(which):
     return compared(net)
 
 
+def lazy():
+    manual()
+    net = Changing(nn.LazyLinear(SIZE))
+    try:
+        smp.DistributedModel(net)
+    except RuntimeError as error:
+        said = str(error)
+    net(torch.ones(1, SIZE))
+    smp.set_partition(net.far, 1)
+    return [compared(net), said]
+
+
 def clips(how):
     """Whether plain torch's clipping is noticed, and once."""
     manual()

@@ -47,6 +47,11 @@ class DistributedModel(TensorParallel, Wrapper):
         broadcast_buffers: bool = True,
         gradient_as_bucket_view: bool = False,
     ) -> None:
+        if lazy := [name for name, each in module.named_parameters() if nn.parameter.is_lazy(each)]:
+            raise SMPError(
+                f"DistributedModel: expected parameters with shapes, found those of lazy modules without: {lazy[:5]}. "
+                "Call the model once on an example before, on every rank with the same seed"
+            )
         module = distribute(module)
         super().__init__(module)
         if trace_device not in ("gpu", "cpu"):

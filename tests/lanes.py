@@ -24,7 +24,7 @@ WAITS = (
 )
 COMPUTES = (
     *("tests/compiler/", "tests/modelparallel/", "tests/dataparallel/", "tests/fuzz/", "tests/horovod/", "tests/xla/"),
-    *("tests/tensorflow/", "tests/jax/", "tests/entrypoints/", "tests/profiler/"),
+    *("tests/tensorflow/", "tests/jax/", "tests/entrypoints/", "tests/profiler/", "tests/standalone/"),
 )
 
 

@@ -119,7 +119,8 @@ def test_what_the_script_adds_to_a_partitioned_model_has_a_partition_and_is_in_t
 
 
 def test_replicas_share_what_the_script_adds_unfreezes_and_puts_into_buffers(tmp_path: Path) -> None:
-    exact = [f"replicas: {how}" for how in ("replaces_far", "appends", "replaces_a_parameter", "unfreezes")]
+    hows = ("replaces_far", "appends", "replaces_a_parameter", "unfreezes", "unfreezes_near")
+    exact = [f"replicas: {how}" for how in hows]
 
     said = _said(tmp_path, *exact, "replicas: moves", partitions=1)
 

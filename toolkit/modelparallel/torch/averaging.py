@@ -27,8 +27,9 @@ CommHook = Callable[[Any, Any], "Future[Any]"]
 class Bucket:
     """Gradients that are reduced together; the methods are those of torch.distributed.GradBucket."""
 
-    def __init__(self, number: int, parameters: Sequence[nn.Parameter], last: bool) -> None:
-        self._number, self._parameters, self._last = number, list(parameters), last
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter]) -> None:
+        self._number, self._parameters = number, list(parameters)
+        self.last = False
         self.flat: torch.Tensor | None = None
         self.work: Any = None
         self.dirty = False
@@ -62,7 +63,7 @@ class Bucket:
 
     def is_last(self) -> bool:
         """Return whether this is the step's last bucket."""
-        return self._last
+        return self.last
 
     def fill(self, keep: bool) -> None:
         """Copy the gradients into the vector, of zeros where there is none; *keep* the vector of the last step."""
@@ -95,10 +96,10 @@ class Averager:
     ) -> None:
         self._group, self._size = group, dist.get_world_size(group)
         self._view, self._overlapping = as_bucket_view, overlapping
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        # The last layers' gradients are final first.
-        self.buckets = _buckets(list(reversed(self.parameters)), bucket_cap_mb * MIB)
-        self._bucket_of = {id(each): bucket for bucket in self.buckets for each in bucket.parameters()}
+        self._cap_bytes = bucket_cap_mb * MIB
+        self.parameters: list[nn.Parameter] = []
+        self.buckets: list[Bucket] = []
+        self._bucket_of: dict[int, Bucket] = {}
         self._received: dict[int, int] = {}
         self._expected: dict[int, int] = {}
         self._launched = 0
@@ -107,8 +108,18 @@ class Averager:
         self._handles: list[RemovableHandle] = []
         # Buckets whose all-reduce began before the step ended, in the last step.
         self.overlapped = 0
-        if overlapping:
-            self._handles = [_after_gradient(each, self._receive) for each in self.parameters]
+        self.take(parameters)
+
+    def take(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Average those of *parameters*, too, that need a gradient: in further buckets, so that the order stays one."""
+        new = [parameter for parameter in parameters if parameter.requires_grad]
+        self.parameters += new
+        # The last layers' gradients are final first.
+        buckets = _buckets(list(reversed(new)), self._cap_bytes, after=self.buckets)
+        self.buckets += buckets
+        self._bucket_of |= {id(each): bucket for bucket in buckets for each in bucket.parameters()}
+        if self._overlapping:
+            self._handles += [_after_gradient(each, self._receive) for each in new]
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Let *hook* average each bucket instead of an all-reduce."""
@@ -208,7 +219,8 @@ def gradient_dtype(parameter: Any) -> torch.dtype:
     return found
 
 
-def _buckets(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[Bucket]:
+def _buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, after: Sequence[Bucket]) -> list[Bucket]:
+    """Return the buckets of *parameters*, which come *after* others."""
     found: list[list[nn.Parameter]] = []
     filled: dict[Any, tuple[list[nn.Parameter], float]] = {}
     for parameter in parameters:
@@ -220,4 +232,8 @@ def _buckets(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[Bucke
             found.append(members)
         members.append(parameter)
         filled[kind] = (members, used + size)
-    return [Bucket(number, members, number == len(found) - 1) for number, members in enumerate(found)]
+    buckets = [Bucket(number, members) for number, members in enumerate(found, len(after))]
+    if buckets:
+        for each in (*after, *buckets):
+            each.last = each is buckets[-1]
+    return buckets

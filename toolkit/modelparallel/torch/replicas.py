@@ -40,11 +40,16 @@ class Replicas:
         self._model = model
         self._equal: dict[int, torch.Tensor] = {}  # By id: the parameters that began with the first replica's values.
         self._idle: list[torch.Tensor] = []  # Those of them that need no gradient, which the script may change.
-        self.averagers: list[Averager] = []
+        self._averagers: dict[str, Averager] = {}  # By kind of group, all of whose reductions have one order.
         self._comm_hook: tuple[Any, CommHook] | None = None
         model.on_partition(self._begin)
         model.on_addition(self._begin)
         model.on_step_end(self._end)
+
+    @property
+    def averagers(self) -> list[Averager]:
+        """Return those that average gradients here."""
+        return list(self._averagers.values())
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Let *hook* average gradients, as with torch.nn.parallel.DistributedDataParallel."""
@@ -74,12 +79,13 @@ class Replicas:
             equalise([each.detach() for each in new], group)
             self._equal |= {id(each): each for each in new}
             trained = [each for each in wanted if each.requires_grad and id(each) not in averaged]
-            if trained:
-                averager = Averager(trained, group, **self._options)
+            if kind in self._averagers:
+                self._averagers[kind].take(trained)
+            elif trained:
+                averager = self._averagers[kind] = Averager(trained, group, **self._options)
                 if self._comm_hook:
                     averager.register_comm_hook(*self._comm_hook)
                 averager.hold(self._passes == 1)
-                self.averagers.append(averager)
         self._idle = [each for each in parameters if not each.requires_grad]
 
     def _end(self, model: Any) -> None:

@@ -20,6 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import smdistributed.modelparallel.torch as smp
 from toolkit.modelparallel import norms
+from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import far
 
 SIZE, MICROBATCHES = 6, 2
@@ -629,6 +630,12 @@ def ties(net):
     return [net.near.bias]
 
 
+def ties_new_ones(net):
+    net.near, net.far[0] = linear(), linear()
+    net.far[0].weight = net.near.weight
+    return [*net.near.parameters(), net.far[0].bias]
+
+
 def copies(net):
     net.near = nn.Sequential(copy.deepcopy(net.far), linear())
     return net.near.parameters()
@@ -650,8 +657,12 @@ class Changing(nn.Module):
         self.near, self.far = linear(), far
 
     def forward(self, x):
-        y = torch.tanh(self.near(x))
-        return y if (x > 0).all() else self.far(y)
+        return self.far(torch.tanh(self.near(x)))
+
+
+class Skipping(Changing):
+    def forward(self, x):
+        return self.near(x) if (x > 0).all() else super().forward(x)
 
 
 class Moving(nn.Module):
@@ -674,7 +685,8 @@ def later(how, replicas=1):
     Then the states of model and optimizer, as each rank has them, are plain torch's.
     """
     init(ddp=replicas > 1, auto_partition=False, default_partition=0)
-    net = Changing(nn.Sequential(Moving() if how == "moves" else linear(), linear()))
+    kind = Skipping if how == "unfreezes_near" else Changing
+    net = kind(nn.Sequential(Moving() if how == "moves" else linear(), linear()))
     if how.startswith("unfreezes"):
         (net.near if how == "unfreezes_near" else net.far).requires_grad_(False)
     smp.set_partition(net.far, min(1, smp.pp_size() - 1))
@@ -695,10 +707,12 @@ def later(how, replicas=1):
                 torch.manual_seed(seed)
                 if new := list(globals()[how](root)):
                     optimizer.add_param_group({"params": new, "lr": 0.05})
+        if how == "moves" and smp.rank() == 0:
+            nn.Sequential(linear())  # Of this rank's own, in no model.
         ours.zero_grad()
         theirs.zero_grad()
         batches = torch.randn(replicas, SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
-        if how == "unfreezes_near" and number == 4:  # One replica has fewer gradients of what was trained from the start.
+        if how == "unfreezes_near" and number == 4:  # One replica trains less.
             batches[-1, -SIZE:].abs_()
         train(batches[smp.rdp_rank()])
         # The first replica's buffers are everybody's, so it comes last.
@@ -713,6 +727,33 @@ def later(how, replicas=1):
     assert [name for name, _ in model.local_named_modules()]
     model.load_state_dict(wanted)
     return max(worst)
+
+
+def alone(rank):
+    """One rank alone changes the model; all get an error until the other one does, too. The owner may change what has
+    no state."""
+    manual()
+    net = Changing(nn.Sequential(linear(), nn.Tanh()))
+    smp.set_partition(net.far, 1)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def train(x):
+        model.backward(loss_of(model(x)))
+
+    said = []
+    x = torch.randn(SIZE * MICROBATCHES, SIZE)
+    for number in range(4):
+        if number == (1 if smp.rank() == int(rank) else 3):
+            net.far[0] = linear()
+        if number == 3 and smp.rank() == 1:
+            net.far[1] = nn.ReLU()
+        try:
+            train(x)
+            said.append("")
+        except SMPError as error:
+            said.append(str(error))
+    return said
 
 
 class Sets(nn.Module):

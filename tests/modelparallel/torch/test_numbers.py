@@ -105,17 +105,23 @@ def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_th
 
 LATER = (
     *("replaces_far", "replaces_a_part", "appends", "replaces_near", "wraps", "replaces_a_parameter", "ties", "copies"),
-    "unfreezes",
+    *("unfreezes", "ties_new_ones"),
 )
 
 
 def test_what_the_script_adds_to_a_partitioned_model_has_a_partition_and_is_in_the_whole_state(tmp_path: Path) -> None:
     exact = [f"later: {how}" for how in LATER]
 
-    said = _said(tmp_path, *exact)
+    alone = [f"alone: {rank}" for rank in (0, 1)]
+
+    said = _said(tmp_path, *exact, *alone)
 
     for rank in said:
         assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
+        for case in alone:
+            first, *refused, last = rank[case]
+            assert (first, last) == ("", ""), case
+            assert all("came on one of the ranks 0 and 1 alone: far.0. Make" in text for text in refused), case
 
 
 def test_replicas_share_what_the_script_adds_unfreezes_and_puts_into_buffers(tmp_path: Path) -> None:

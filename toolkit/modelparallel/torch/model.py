@@ -73,8 +73,8 @@ class DistributedModel(TensorParallel, Wrapper):
         self.loss_scale = 1.0  # What backward multiplies the gradients with.
         self.local = threading.local()  # `forward` and `backward` of a thread that runs the model in another way.
         self._assignment: dict[str, int] = {}
-        self._additions = partitioned.Additions()
-        self._has_more = False  # Modules or parameters that `on_addition` callbacks have not seen.
+        self._additions = partitioned.Additions(lambda: self._runner.is_under_way)
+        self._added: dict[str, partitioned.Addition] = {}  # Which `on_addition` callbacks have not seen.
         self._on_addition: list[Callable[[DistributedModel], None]] = []
         self._on_partition: list[Callable[[DistributedModel], None]] = []
         self._on_step_end: list[Callable[[DistributedModel], None]] = []
@@ -236,7 +236,7 @@ class DistributedModel(TensorParallel, Wrapper):
         if delayed.is_delayed(self.module):
             where, mine = partitioned.partitions_of(self.module, found), here.rank_in("pp")
             delayed.initialise(self.module, lambda path: where[path] == mine)
-        self._additions.take()
+        self._additions.take(self)
         self._place(partitioned.partitions_of(self.module, found))
         self.partitioned = True
         if self._to_load is not None:
@@ -258,17 +258,24 @@ class DistributedModel(TensorParallel, Wrapper):
 
     def settle(self) -> None:
         """Give modules and parameters that came after the partition one of their own; inside a step this waits."""
-        if self.partitioned and not self._runner.is_under_way and self._additions.take():
-            self._has_more = True
+        if self.partitioned and not self._runner.is_under_way and (added := self._additions.take(self)):
+            self._added |= added
             self._place(partitioned.extended(self.module, self._assignment, self._world.cfg.partitions))
 
-    def begin_step(self) -> None:
-        """A step begins, on all ranks alike."""
+    def begin_step(self) -> dict[str, bool]:
+        """A step begins, on all ranks alike. Return the paths at which the script has changed the model since the last
+        one, and whether that is wrong on one rank alone: a module without a state may be its partition's own affair."""
         self.settle()
-        if self._has_more:
-            self._has_more = False
+        added, self._added = self._added, {}
+        if added:
             for callback in self._on_addition:
                 callback(self)
+        mine = self._world.rank_in("pp")
+        return {
+            path: each.has_state or self._assignment.get(path.removeprefix("module.")) != mine
+            for path, each in added.items()
+            if not each.in_step
+        }
 
     def on_addition(self, callback: "Callable[[DistributedModel], None]") -> None:
         """Call *callback*(model) on every rank before a step for which the model has got modules or parameters."""

@@ -6,8 +6,9 @@ objects stay), and a call of a module of another partition becomes a request to 
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -114,7 +115,9 @@ def extended(module: nn.Module, before: Mapping[str, int], partitions: int) -> d
             found[path] = before.get(path, found.get(path.rpartition(".")[0], 0))
             new.append((path, each))
     for path, each in new:
-        found[path] = next((holders[id(one)] for one in each._parameters.values() if id(one) in holders), found[path])
+        own = [id(one) for one in each._parameters.values() if one is not None]
+        found[path] = next((holders[one] for one in own if one in holders), found[path])
+        holders |= dict.fromkeys(own, found[path])
     return found
 
 
@@ -154,21 +157,46 @@ def apply(module: nn.Module, partitions: Mapping[str, int], mine: int, device: t
             each._compiled_call_impl = _stub(call, partitions[path], each, path)
 
 
-class Additions:
-    """Notes that a module of this process got a module or parameter, perhaps in place of another one."""
+class Addition(NamedTuple):
+    """A module or parameter that came, perhaps in place of another one. `in_step`: a module's forward pass added it,
+    which other ranks do not run. `has_state`: a state lists it, or what it replaces."""
 
-    def __init__(self) -> None:
-        self._are_there = False
+    in_step: bool
+    has_state: bool
+
+
+class Additions:
+    """Notes where modules of this process got a module or parameter. *is_in_step*: whether a step is under way."""
+
+    def __init__(self, is_in_step: Callable[[], bool]) -> None:
+        self._is_in_step = is_in_step
+        self._noted: list[tuple[weakref.ref[nn.Module], str, Addition]] = []
         for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
             register(self._note)
 
-    def take(self) -> bool:
-        """Return whether there were any since the last call."""
-        are_there, self._are_there = self._are_there, False
-        return are_there
+    def take(self, wrapper: nn.Module) -> dict[str, Addition]:
+        """Return what the module in *wrapper* has got since the last call, by path in *wrapper*."""
+        noted, self._noted = self._noted, []
+        # Those of nn.Module: the wrapper's own names are the inner module's.
+        paths = {id(each): path for path, each in nn.Module.named_modules(wrapper)} if noted else {}
+        return {
+            ".".join(filter(None, (paths[id(module)], name))): addition
+            for reference, name, addition in noted
+            if (module := reference()) is not None and id(module) in paths
+        }
 
-    def _note(self, _module: nn.Module, _name: str, _added: Any) -> None:
-        self._are_there = True
+    def _note(self, module: nn.Module, name: str, added: Any) -> None:
+        holders: tuple[Any, ...] = (module._modules, module._parameters)
+        before = [each[name] for each in holders if name in each]
+        if not any(each is added for each in before):
+            has_state = any(map(_has_state, (added, *before)))
+            self._noted.append((weakref.ref(module), name, Addition(self._is_in_step(), has_state)))
+
+
+def _has_state(value: Any) -> bool:
+    if isinstance(value, nn.Module):
+        return any(True for each in (value.parameters(), value.buffers()) for _ in each)
+    return value is not None
 
 
 def _stub(call: Call, partition: int, module: nn.Module, path: str) -> Callable[..., Any]:

@@ -77,6 +77,7 @@ class Remote:
         self.scheduler = Scheduler()
         self.model: Any = None  # The DistributedModel, once there is one.
         self.own_failures: dict[str, BaseException] = {}  # Of the step, by what the other ranks know of each.
+        self.refusal = ""  # Why this rank answers no call of the step.
         self.ranks = tuple(ranks)
         self.device = device
         self._messenger = messenger
@@ -319,6 +320,7 @@ class Remote:
         self._kept.clear()
         self._released.clear()
         self.own_failures.clear()
+        self.refusal = ""
         with self._lock:
             self._expected.clear()
             self._early.clear()
@@ -377,6 +379,8 @@ class Remote:
         module = self.model.module_at(request.path)
         what = f"module {request.path or 'the model'} ({type(module).__name__})"
         with self._answering((caller, message.key), RESULT, what):
+            if self.refusal:
+                raise SMPError(self.refusal)
             self.scheduler.adopt(task, torch.frombuffer(bytearray(request.state), dtype=torch.uint8))
             if module.training != request.is_training:
                 module.train(request.is_training)

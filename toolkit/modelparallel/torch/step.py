@@ -32,12 +32,14 @@ Ran = tuple[str, list[Any], bool]  # How a step ran, what it returned, whether i
 
 class Begin(NamedTuple):
     """The first message of a step. `decides`: the model is partitioned first. `path`: Shortcut.choose's answer.
-    `kind`: equal for steps that do the same, 0: nobody asks."""
+    `kind`: equal for steps that do the same, 0: nobody asks. `added`: where the script has changed the model since the
+    last step that succeeded, and whether that is wrong on one rank alone."""
 
     number: int
     decides: bool
     path: str
     kind: int
+    added: dict[str, bool]
 
 
 class End(NamedTuple):
@@ -123,6 +125,7 @@ class Runner:
         self.parameter_bytes = 0  # Of this rank, once the model is partitioned.
         self.number = -1  # Of the step under way, or the last one.
         self.is_under_way = False
+        self._added: dict[str, bool] = {}  # As of Begin, on this rank.
         self._run: Run | None = None
         self._backwards = 0
         self.orders = Orders(
@@ -172,7 +175,7 @@ class Runner:
         if self.is_under_way:
             raise SMPError("expected @smp.step functions one after the other, found one called inside another")
         if self.model is not None:
-            self.model.begin_step()
+            self._added |= self.model.begin_step()
         self.is_under_way = True
         self.number += 1
         self._backwards = 0
@@ -190,6 +193,7 @@ class Runner:
             self.is_under_way = False
             self._run = None
             self.remote.end_step()
+        self._added = {}
         if self.recorder is not None:
             count = self.world.cfg.microbatches
             is_served = path in (SERVER, WATCHED)
@@ -218,14 +222,14 @@ class Runner:
         if self.shortcut is not None and function.detach_outputs:
             path = self.shortcut.choose(function, (args, kwargs))
         if path not in (SERVER, WATCHED):
-            self._tell(followers, Begin(self.number, False, path, 0))
+            self._tell(followers, Begin(self.number, False, path, 0, self._added))
             return self._by_plan(path, function, args, kwargs)
         try:
             alike.check(args, kwargs, is_first=self.number == 0)
             calls = function.split(args, kwargs, self.world.cfg.microbatches)
             decides = self.model is not None and not self.model.partitioned
             kind = self._kind(function, args, kwargs)
-            self._tell(followers, Begin(self.number, decides, path, kind))
+            self._tell(followers, Begin(self.number, decides, path, kind, self._added))
             if decides:
                 self._partition(lambda: function.function(*calls[0][0], **calls[0][1]))
             states = random_states(len(calls))
@@ -280,6 +284,7 @@ class Runner:
             self.number, path = message.payload.number, message.payload.path
             if path not in (SERVER, WATCHED):
                 return self._by_plan(path, function, args, kwargs)
+            self.remote.refusal = self._unlike(message.payload.added)
             if message.payload.decides:
                 self._partition(None)
             if self.shortcut is not None and path == WATCHED:
@@ -305,6 +310,8 @@ class Runner:
             if (own := own_failures.get(end.failure)) is not None:
                 raise own
             raise RemoteStepError(end.failure)
+        if self.remote.refusal:
+            raise SMPError(self.remote.refusal)
         self.orders.end()
         if end.state:  # All ranks go on with the same random numbers.
             torch.set_rng_state(torch.frombuffer(bytearray(end.state), dtype=torch.uint8))
@@ -312,6 +319,19 @@ class Runner:
             self.shortcut.settle()
         tensors = wire.tensors_of(end.forms, message.buffers, self.device)
         return path, wire.unpack(end.skeleton, tensors, self.model), end.ran_backward
+
+    def _unlike(self, theirs: dict[str, bool]) -> str:
+        """Return why this rank cannot take part, where the pipeline's first rank has changed the model at *theirs*."""
+        mine = self._added
+        unlike = {path for path in theirs.keys() ^ mine.keys() if theirs.get(path, False) or mine.get(path, False)}
+        top = sorted(path.removeprefix("module.") for path in unlike if path.rpartition(".")[0] not in unlike)
+        if not top:
+            return ""
+        return (
+            "expected all ranks to make every change of the partitioned model, found modules or parameters that came "
+            f"on one of the ranks {self.world.group('pp')[0]} and {self.world.rank} alone: {', '.join(top)}. Make them "
+            "on every rank"
+        )
 
     def _hear(self, instead: Sequence[str] = ()) -> Any:
         first = self.world.group("pp")[0]

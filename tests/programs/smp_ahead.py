@@ -3,7 +3,10 @@ Three ranks; the argument has the cases by width. Prints a JSON object by case: 
 beside one process, how many calls this rank asked for in each step, and how many modules it ran."""
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -18,18 +21,36 @@ STEPS = 3  # The first one learns; the second one may do something else.
 ran = []
 
 
+class Seen(nn.Module):
+    """Counts its calls in training, as BatchNorm does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self):
+        if self.training:
+            self.calls += 1
+
+
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.drop = nn.Dropout(0.0)
+        self.seen = Seen()
         self.way = ""
         self.count = 0
 
     def forward(self, x, factor=1.5):
         ran.append(1)
+        self.seen()
+        if self.way == "lays out":
+            x = x.view(-1).view(x.shape)
         if self.way == "counts":
             self.count += 1
+        if self.way == "counts in a buffer":
+            self.seen.calls += 1
         if self.way == "raises":
             raise KeyError("as it was raised")
         if self.way == "is its argument":
@@ -37,6 +58,8 @@ class Block(nn.Module):
         if self.way == "changes its argument":
             x.mul_(2)
         x = self.drop(torch.tanh(self.linear(x)) * factor)
+        if self.way == "lays out":
+            return x.t().contiguous().t()
         return (x, 2 * x) if self.way == "returns two" else x
 
 
@@ -87,6 +110,7 @@ BETWEEN = {
     "computes": lambda x: x + 0.5,
     "detaches": lambda x: x.detach().requires_grad_(),
     "turns": lambda x: x.flip(0),
+    "lays out": lambda x: x.contiguous(),
 }
 
 
@@ -101,6 +125,9 @@ class Row(nn.Module):
     def forward(self, x):
         x = self.first(x)
         for number, block in enumerate(self.blocks):
+            if self.way == "thaws and leaves out" and number == 2:
+                time.sleep(0.05)  # What runs ahead has the time to do so.
+                continue
             if self.way == "leaves out" and number == 2:
                 continue
             if self.way == "ends early" and number == 2:
@@ -132,7 +159,10 @@ class Row(nn.Module):
 
 def set_way(row, way):
     row.way = row.blocks[1].way = row.blocks[2].way = way
+    row.blocks[0].way = way if way == "lays out" else ""
     row.train(way != "evaluates")
+    for block in row.blocks:
+        block.seen.train(way.startswith("thaws"))
 
 
 def case(model, row, whole, messenger_calls, how, width):
@@ -184,7 +214,69 @@ def case(model, row, whole, messenger_calls, how, width):
                 torch.zeros(()) if one.grad is None else one.grad.detach() for one in (parameter, names[name])
             )
             worst = max(worst, (ours - other).norm().item() / max(other.norm().item(), 1e-30))
+        buffers = dict(whole.named_buffers())
+        worst = max(worst, *(abs(one - buffers[name]).item() for name, one in model.local_named_buffers()), 0.0)
     return {"error": worst, "asked": asked, "ran": runs}
+
+
+class Outer(nn.Module):
+    """Has a part on another rank, which it calls in one step alone, when that rank has ended the step."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.own, self.part, self.folder = nn.Linear(8, 8), nn.Linear(8, 8), folder
+        self.calls_its_part = False
+
+    def forward(self, x):
+        x = self.own(x)
+        if self.calls_its_part:
+            (self.folder / "begun").touch()
+            waits_for(self.folder / "over")
+            x = self.part(x)
+        return x
+
+
+class Early(nn.Module):
+    """Ends before `outer` in one step alone, when that has run ahead."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.far, self.outer, self.folder = nn.Linear(8, 8), Outer(folder), folder
+        self.ends_early = False
+
+    def forward(self, x):
+        x = self.far(x)
+        if self.ends_early:
+            waits_for(self.folder / "begun")
+            return x
+        return self.outer(x)
+
+
+def waits_for(path):
+    deadline_s = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+
+
+def late():
+    """A module that ran ahead for nothing calls a rank that has ended the step. Return this rank's steps."""
+    smp.init({"partitions": 3, "microbatches": 1, "auto_partition": False, "default_partition": 0})
+    folder = Path(os.environ["SM_OUTPUT_DATA_DIR"])
+    net = Early(folder)
+    for module, rank in ((net.far, 1), (net.outer, 1), (net.outer.part, 2)):
+        smp.set_partition(module, rank)
+    model = smp.DistributedModel(net)
+    evaluate = smp.step(lambda x: model(x))
+    steps = 0
+    for step in range(8):
+        net.ends_early = net.outer.calls_its_part = step == 6
+        evaluate(torch.zeros(1, 8))
+        steps += 1
+        if step == 6 and smp.rank() == 2:
+            (folder / "over").touch()
+    smp.barrier()
+    smp.shutdown()
+    return steps
 
 
 def main():
@@ -213,6 +305,7 @@ def main():
             said[f"{how}, {width}"] = case(model, row, whole, calls, how, width)
         smp.barrier()
         smp.shutdown()
+    said["late"] = late()
     print(json.dumps(said))
 
 

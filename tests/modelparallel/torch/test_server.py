@@ -163,11 +163,12 @@ def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_o
 
 # What a script does between or with blocks on 1, 1, 2 and 1, always or once after a step without. Partition 0 asks for
 # the first block of each of four microbatches alone where that changes nothing of what it asks.
-UNSEEN = ("always plain", "once reads", "once prints", "once keeps", "once hooks", "once detaches")
+UNSEEN = ("always plain", "always lays out", "once reads", "once prints", "once keeps", "once hooks", "once detaches")
 WIDE = (
     *("once changes it", "once changes its data", "once changes it as numpy", "once computes", "once draws"),
     *("once changes its argument", "once returns two", "once raises", "once is its argument", "once fails"),
-    *("once leaves out", "once calls twice", "once without gradients", "always counts"),
+    *("once leaves out", "once thaws and leaves out", "once calls twice", "once without gradients", "always counts"),
+    "once counts in a buffer",
 )
 SMALL = (
     *("once changes a part", "once turns", "once ends early", "once another argument", "once adds another's"),
@@ -180,6 +181,7 @@ def test_results_go_from_module_to_module_and_a_step_that_does_something_else_is
     ranks = smp_ranks(PROGRAMS / "smp_ahead.py", arguments, parameters={"partitions": 3}, size=3, folder=tmp_path)
     first, *others = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
+    assert [rank.pop("late") for rank in (first, *others)] == [8] * 3
     for case, said in first.items():
         how, _, _ = case.partition(",")
         assert max(said["error"], *(rank[case]["error"] for rank in others)) <= 1e-9, case
@@ -190,6 +192,8 @@ def test_results_go_from_module_to_module_and_a_step_that_does_something_else_is
             assert [rank[case]["ran"] for rank in others] == [[12] * 3, [4] * 3], case
         if how == "always counts":  # A module that changes itself, and the one after it, run when they are called.
             assert said["asked"][1:] == [16, 16], case
+        if how == "once counts in a buffer":  # Begins to change itself.
+            assert said["asked"][2] > 4, case
 
 
 def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:

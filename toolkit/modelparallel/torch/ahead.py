@@ -7,8 +7,9 @@ go to the caller. The caller's script still gets each result and makes each call
 taken, else the call that ran is given up, and the script's is made. So nothing depends on whether the guess was right,
 except that a module ran once for nothing; a path on which that happened runs ahead no more.
 
-Modules that the toolkit sees change anything but their result (attributes, buffers, arguments), that have hooks of the
-script, or that call modules of other ranks do not run ahead.
+Modules that the toolkit sees change attributes or buffers, that have hooks of the script, or that call modules of other
+ranks do not run ahead. What was seen holds for the model's modes and hooks as they were; a module that begins to leave
+such traces later runs ahead until it does.
 """
 
 from collections.abc import Hashable, Sequence
@@ -100,7 +101,8 @@ class Made:
 
     def _is_equal(self, number: int, buffer: memoryview) -> bool:
         data = self._data.get(number)
-        return data is not None and memoryview(data) == buffer
+        # memoryviews are compared one byte after the other: 28 ms for 4 MiB, where this takes 0.6 ms.
+        return data is not None and len(data) == len(buffer) and data.startswith(buffer)
 
 
 class Ahead:
@@ -154,8 +156,10 @@ class Paths:
         return self.is_open(place)
 
     def note(self, place: Place, *, leaves_traces: bool) -> None:
-        """The call that `learns` was asked about changed nothing but its result, or *leaves_traces*."""
+        """The call after that at *place* changed nothing but its result, or *leaves_traces*."""
         seen = self._seen[place]
+        if leaves_traces and seen.times >= FROM_TIMES:
+            seen.following = None
         seen.tries += 1
         seen.times += not leaves_traces
 
@@ -182,8 +186,25 @@ def request_of(following: Following, rest: tuple[Following, ...], result: Result
         wanted=following.wanted,
         released=following.released,
         following=rest,
+        looks=True,
         caller=caller,
     )
+
+
+def inputs_of(following: Following, result: Result, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the inputs of *following*, which runs on the rank of the call that gave *result* with *outputs*.
+
+    They are copies, since the module may change them before the caller has looked at them, and laid out as the caller's
+    request would bring them: what goes as data arrives contiguous.
+    """
+    return [
+        outputs[number]
+        .detach()
+        .clone(
+            memory_format=torch.contiguous_format if result.outputs.places[number] is None else torch.preserve_format
+        )
+        for number in following.inputs
+    ]
 
 
 class Traces:
@@ -204,6 +225,13 @@ class Traces:
             value is not old or version != old_version
             for (value, version), (old, old_version) in zip(now, self._before, strict=True)
         )
+
+
+def modes(model: nn.Module) -> Hashable:
+    """Return what decides which traces the modules of *model* leave: their classes, modes and hooks."""
+    return tuple(
+        (type(each), each.training, bool(each._forward_hooks or each._forward_pre_hooks)) for each in model.modules()
+    )
 
 
 def _state(module: nn.Module) -> list[tuple[Tensor | None, int]]:

@@ -21,7 +21,18 @@ from torch import Tensor
 from toolkit.modelparallel.errors import PeerLost, SMPError
 from toolkit.modelparallel.messenger import Message
 from toolkit.modelparallel.torch import arguments, attributes, far, wire
-from toolkit.modelparallel.torch.ahead import Ahead, Called, Made, Next, Paths, Traces, goes_on, request_of
+from toolkit.modelparallel.torch.ahead import (
+    Ahead,
+    Called,
+    Made,
+    Next,
+    Paths,
+    Traces,
+    goes_on,
+    inputs_of,
+    modes,
+    request_of,
+)
 from toolkit.modelparallel.torch.ahead import Place as CallPlace
 from toolkit.modelparallel.torch.far import Far, Parcel, Place, current, near, place_of
 from toolkit.modelparallel.torch.messages import (
@@ -89,6 +100,7 @@ class Remote:
         self._released: dict[int, list[Key]] = {}
         self._wanted: dict[str, set[int]] = {}
         self._paths = Paths()
+        self._modes: int | None = None  # Of the model in this step.
         self._lock = threading.Lock()  # Of what this rank's tasks and its messages' threads change.
         self._expected: set[Key] = set()  # Calls that run ahead for tasks of this rank,
         self._early: dict[Key, Message] = {}  # and what they gave before a task asked.
@@ -159,7 +171,9 @@ class Remote:
             request = request._replace(released=self.released(rank))
             return key, self.exchange(task, rank, CALL, key, request, buffers)
         if task.ahead is None:
-            task.ahead = Ahead(task.kind)
+            if self._modes is None:
+                self._modes = hash(modes(self.model.module))
+            task.ahead = Ahead((task.kind, self._modes))
         ahead: Ahead = task.ahead
         call, last = Called.of(rank, request), ahead.last
         hoped = ahead.expected[0].inputs if ahead.expected else ()
@@ -176,7 +190,7 @@ class Remote:
                 if early is None:
                     self._waiting[key] = task
             ask = functools.partial(self._reply, task, early)
-            looks = False
+            looks = True
         else:
             self._give_up(task)
             key = task.next_key()
@@ -321,14 +335,20 @@ class Remote:
         self._released.clear()
         self.own_failures.clear()
         self.refusal = ""
+        self._modes = None
         with self._lock:
             self._expected.clear()
             self._early.clear()
             self._given_up.clear()
 
     def _on_call(self, message: Message) -> None:
-        self._drop(message.payload.released)
-        self.scheduler.start(Task(message.key, kind=message.payload.path), lambda: self._serve_call(message))
+        request: Request = message.payload
+        self._drop(request.released)
+        if not self.scheduler.start(Task(message.key, kind=request.path), lambda: self._serve_call(message)):
+            # Of a module that ran ahead in vain, for which its rank waits.
+            late = Failure(f"expected module {request.path} to be called in a step, found a call after it")
+            with contextlib.suppress(PeerLost):
+                self._messenger.send(message.source, RESULT, message.key, late)
 
     def _on_backward(self, message: Message) -> None:
         self._drop(message.payload.released)
@@ -435,15 +455,14 @@ class Remote:
         """Have the first of *calls* run, which follows the call that gave *result* with *outputs* to *caller*."""
         first, *rest = calls
         request = request_of(first, tuple(rest), result, caller)
-        inputs = [outputs[number].detach() for number in first.inputs]
         if first.rank != self._messenger.me:
-            self._messenger.send(first.rank, CALL, first.key, request, wire.buffers(inputs))
+            buffers = wire.buffers([outputs[number] for number in first.inputs])
+            self._messenger.send(first.rank, CALL, first.key, request, buffers)
             return
         self._drop(first.released)
-        # Copies: the module may change them before the caller has looked at them.
-        copies = [each.clone() for each in inputs]
+        inputs = inputs_of(first, result, outputs)
         message = Message(self._messenger.me, CALL, first.key, request, [])
-        self.scheduler.start(Task(first.key, kind=first.path), lambda: self._serve_call(message, copies))
+        self.scheduler.start(Task(first.key, kind=first.path), lambda: self._serve_call(message, inputs))
 
     def _serve_backward(self, message: Message) -> None:
         asked: Gradients = message.payload

@@ -36,6 +36,7 @@ class Scheduler:
         self._order = Order()
         self._serial = 0
         self._step = -1  # The number of the step in which tasks run, -1 between steps.
+        self._ended = -1  # That of the last one that is over.
         self._holder: Task | None = None
         self._waiting: set[Task] = set()
         self._stream: Task | None = None  # Whose random numbers the generator gives.
@@ -58,15 +59,18 @@ class Scheduler:
         """End the step: wait until no task runs, *within_s* at most."""
         with self._lock:
             self._all_done.wait_for(lambda: not self._unfinished, within_s)
-            self._step = -1
+            self._ended, self._step = self._step, -1
             self._stream = None
 
-    def start(self, task: Task, work: Callable[[], None]) -> None:
-        """Run *work* in a thread of the pool as soon as *task* gets the baton."""
+    def start(self, task: Task, work: Callable[[], None]) -> bool:
+        """Run *work* in a thread of the pool as soon as *task* gets the baton. False: its step is over."""
         with self._lock:
+            if task.key[0] <= self._ended:
+                return False
             self._serial += 1
             self._ready.append(Ready(task, work, self._serial))
             self._grant()
+            return True
 
     def wait(self, task: Task) -> None:
         """Give up the baton and return when `resume` was called for *task* and it has it again.

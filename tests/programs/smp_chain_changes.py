@@ -8,6 +8,7 @@ import torch.nn as nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import smdistributed.modelparallel.torch as smp
+from toolkit.modelparallel.torch.step import runner
 
 SIZE, BATCH, MICROBATCHES = 6, 8, 4
 torch.set_default_dtype(torch.float64)
@@ -193,6 +194,48 @@ def by_modes():
     return max(differences), len(set(trained))
 
 
+class Keeps(nn.Linear):
+    """Keeps the size of its weights of now, and what it saw first."""
+
+    def __init__(self, keeps):
+        super().__init__(SIZE, SIZE)
+        self.keeps, self.size, self.first = keeps, 0.0, ""
+
+    def forward(self, value):
+        if self.keeps:
+            self.size = self.weight.square().mean().item()
+        self.first = self.first or str(value.dtype)
+        return super().forward(value)
+
+
+def by_attributes(keeps):
+    """The step function reads what a module of the first partition keeps."""
+    value = torch.linspace(-1, 1, BATCH * SIZE).reshape(BATCH, SIZE)
+    net = build()
+    net[0] = Keeps(keeps)
+    model, alone = begin(net), copy.deepcopy(net)
+
+    @smp.step
+    def train(value):
+        loss = model(value).square().sum() + net[0].size
+        model.backward(loss)
+        return loss
+
+    differences = []
+    for _ in range(4):
+        loss = train(value).reduce_mean().item()
+        with torch.no_grad():
+            output = alone(value).square().sum().item() / MICROBATCHES
+        differences.append(abs(loss / (output + alone[0].size) - 1))
+        for each in (net, alone):
+            for parameter in each[0].parameters():
+                if parameter.device.type != "meta":
+                    parameter.data.mul_(1.25)
+    why = runner().shortcut.why
+    end()
+    return max(differences), why
+
+
 def unseen():
     """What no argument tells: another mode of autograd inside the function, and a change on one rank alone."""
     value = torch.linspace(-1, 1, BATCH * SIZE).reshape(BATCH, SIZE)
@@ -225,6 +268,8 @@ print(
             "changes": {change.__name__: changed(change) for change in CHANGES},
             "arguments": by_arguments(),
             "modes": by_modes(),
+            "attributes": by_attributes(True),
+            "first attributes": by_attributes(False),
             "unseen": unseen(),
         }
     ),

@@ -762,12 +762,13 @@ class Sets(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear, self.inner = linear(), nn.Module()
-        self.size, self.loss, self.inner.losses, self.unused = 1.0, None, [], None
+        self.size, self.loss, self.inner.losses, self.unused, self.shape = 1.0, None, [], None, ()
 
     def forward(self, x):
         y = self.linear(x)
         self.size, self.loss, self.unused = y.detach().abs().mean().item(), (y**2).mean(), y
         self.inner.losses.append(self.loss)
+        self.shape = tuple(y.shape)
         return y
 
 
@@ -788,6 +789,7 @@ READS = {
     "tensor_first": lambda far: far.loss + torch.ones(()),
     "list": lambda far: sum(far.inner.losses),
     "truth": lambda far: 1 if far.loss else 2,
+    "equality": lambda far: 1 if far.shape == (SIZE, SIZE) else 2,
 }
 
 

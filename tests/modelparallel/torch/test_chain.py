@@ -81,6 +81,10 @@ def test_a_chain_that_the_script_changes_has_one_processs_losses(tmp_path: Path)
         ran = json.loads(stdout.splitlines()[-1])
         assert {name: difference for name, difference in ran["changes"].items() if difference > 1e-9} == {}
         assert ran["arguments"] <= 1e-9
+        for kept, says in (("attributes", "0 sets its attribute size, which"), ("first attributes", "")):
+            difference, why = ran[kept]
+            assert difference <= 1e-9, kept
+            assert rank or (says in why and bool(says) == bool(why)), kept
         difference, losses = ran["modes"]
         assert (difference <= 1e-9, losses) == (True, 4)  # Dropout differs between steps of training.
         assert ran["unseen"][:2] == ["", ""]

@@ -87,7 +87,7 @@ def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_pat
 
 
 def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_that_stay_there(tmp_path: Path) -> None:
-    stays = {"tensor": "loss", "tensor_first": "loss", "list": "inner.losses", "truth": "loss"}
+    stays = {"tensor": "loss", "tensor_first": "loss", "list": "inner.losses", "truth": "loss", "equality": "shape"}
 
     said = _said(tmp_path, "lazy", "attributes: number", *(f"attributes: {which}" for which in stays))
 

@@ -54,6 +54,8 @@ class Unseen:
     def __init__(self, path: str, name: str, partition: int) -> None:
         self._what = path, name, partition
 
+    __hash__ = object.__hash__  # Beside the __eq__ below.
+
     def __repr__(self) -> str:
         path, name, partition = self._what
         return f"<{path}.{name}, on partition {partition}>"
@@ -79,8 +81,8 @@ class Unseen:
 
 for _name in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
-    *("pow", "rpow", "matmul", "rmatmul", "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "bool", "float"),
-    *("int", "index", "complex", "len", "iter", "getitem", "setitem", "contains", "call", "round"),
+    *("pow", "rpow", "matmul", "rmatmul", "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("bool", "float", "int", "index", "complex", "len", "iter", "getitem", "setitem", "contains", "call", "round"),
 ):
     setattr(Unseen, f"__{_name}__", Unseen._refuse)
 

@@ -51,6 +51,8 @@ class Shortcut:
         self._steps: list[Steps] = []
         self._structures: list[Any] = []  # This rank's, when each of the steps was planned.
         self._chosen: dict[Any, str] = {}
+        self._once: set[Any] = set()  # Kinds to watch once more: their attributes may have been first values.
+        self._sets_attributes = False  # In the step that was watched last.
         self._watched: tuple[Any, Any] = (None, None)  # The kind of the step that is watched.
         self._structure: Any = None  # At its beginning.
         self._layout: Layout | str = ""  # Then; text: it is no chain, and why.
@@ -65,7 +67,7 @@ class Shortcut:
             return SERVER
         kind = (self._kind(function, arguments), structure(self._model.module, self._numbers))
         if kind not in self._chosen:
-            if len(self._chosen) >= MOST_KINDS:
+            if len(self._chosen) + len(self._once) >= MOST_KINDS:
                 self.why = f"there are more than {MOST_KINDS} kinds of steps: their arguments, or the model, change"
                 return SERVER
             self._watched = kind
@@ -108,7 +110,12 @@ class Shortcut:
             self._plan(plan)
         # The first step's partition gives modules of other ranks a forward of their own: both structures are this kind.
         call, before = self._watched
-        for kind in ((call, before), (call, self._structure)):
+        kinds = {(call, before), (call, self._structure)}
+        if self._sets_attributes and not kinds & self._once:
+            self._once |= kinds
+            return
+        self._once -= kinds
+        for kind in kinds:
             self._chosen[kind], self._whys[kind] = chosen, self.why
 
     def _device_of(self, path: str) -> int:
@@ -129,6 +136,7 @@ class Shortcut:
     def _decide(self, everybody: Sequence[Seen | str], backwards: int, is_random: bool) -> Plan | str:
         seen = [what for what in everybody if isinstance(what, Seen)]
         whys = [what for what in everybody if isinstance(what, str)]
+        self._sets_attributes = any(each.attributes for each in seen)
         if whys or isinstance(self._layout, str):
             return whys[0]
         cfg = self._here.cfg

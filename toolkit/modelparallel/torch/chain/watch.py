@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from toolkit.modelparallel.torch.attributes import Before
 from toolkit.modelparallel.torch.chain.layout import Layout
 from toolkit.modelparallel.torch.messages import Setting
 from toolkit.modelparallel.torch.remote import region
@@ -33,7 +34,8 @@ class Seen(NamedTuple):
     `outputs`: of a module's every call. `called`: how often. `settings`: of the whole model's calls. `wraps`: the
     wrappers passed on their input and output as they were. `inputs`: where the model's input is among the leaves of the
     function's arguments, None: it is none of them. `draws_before`: the function drew random numbers before it called
-    the model.
+    the model. `attributes`: (path, name) of those that modules before the last stage got: the function does not see
+    them from the last rank.
     """
 
     outputs: dict[str, set[Tensors | str]]
@@ -43,6 +45,7 @@ class Seen(NamedTuple):
     wraps: bool
     inputs: tuple[int, ...] | None
     draws_before: bool
+    attributes: tuple[tuple[str, str], ...]
 
 
 class Plan(NamedTuple):
@@ -73,6 +76,7 @@ class Watch:
         self._settings: set[Setting] = set()
         self._passed: list[list[tuple[Any, Any]]] = [[] for _ in layout.wrappers]
         self._draws_before = False
+        self._before = [(link.path, Before(link.module)) for stage in layout.stages[:-1] for link in stage]
         self._handles = [
             link.module.register_forward_hook(self._after_link(link.path)) for stage in layout.stages for link in stage
         ]
@@ -95,8 +99,9 @@ class Watch:
             len({frozenset(map(_identity, passed)) for passed in self._passed}) == 1,
             self._where(),
             self._draws_before,
+            tuple((each.path, each.name) for path, before in self._before for each in before.changes(path)),
         )
-        self._passed, self._arguments = [], []
+        self._passed, self._arguments, self._before = [], [], []
         return found
 
     def _before_model(self, states: Sequence[Any]) -> Any:
@@ -189,6 +194,9 @@ def decide(
         return "the step function draws random numbers before it calls the model"
     if not first.wraps:
         return f"{type(layout.wrappers[0][1]).__name__}.forward does more than call what it holds"
+    if changed := next((each.attributes[0] for each in seen if each.attributes), None):
+        path, name = changed
+        return f"{path} sets its attribute {name}, which the step function would not see"
     outputs: list[Tensors] = []
     for stage in layout.stages:
         for path, module, _ in stage:

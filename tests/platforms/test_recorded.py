@@ -174,6 +174,7 @@ def test_variables_that_describe_no_place_are_refused_by_name(
             {"AZUREML_RUN_ID": "r", "AZUREML_NODE_COUNT": "2"},
             "set MASTER_ADDR and NODE_RANK, or TOOLKIT_HOSTS",
         ),
+        ("plain", {"NNODES": "10"}, "set MASTER_ADDR and NODE_RANK, or TOOLKIT_HOSTS"),
         ("plain", {"NNODES": "1"}, ""),
         ("plain", {"NNODES": "x", "SLURM_JOB_NUM_NODES": "1"}, ""),
         ("plain", {"NNODES": "2", "TOOLKIT_HOSTS": "a"}, ""),

@@ -36,7 +36,7 @@ def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note for the log if the job has more hosts, and nothing says which of them this is."""
     for name in COUNTS:
         count = environ.get(name, "")
-        if count.isascii() and count.isdigit() and count.strip("0") not in ("", "1"):
+        if count.isascii() and count.isdigit() and count.lstrip("0") not in ("", "1"):
             missing = " and ".join(name for name in ("MASTER_ADDR", "NODE_RANK") if not environ.get(name))
             how = "srun --ntasks-per-node=1 train" if name.startswith("SLURM_") else f"set {missing}, or TOOLKIT_HOSTS"
             return (f"{name}={count[:20]}, but nothing says which of these hosts this is: it trains by itself ({how})",)

@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.storage.servers import Fault, Faulty
 from toolkit.records import encode
 from toolkit.storage.config import Transfer
 
@@ -82,3 +84,39 @@ def test_what_cannot_be_read_has_one_line_and_another_when_it_can(tmp_path: Path
     assert second == f"storage: file://{stored}: everything can be read again\n"
     assert b"a/weights" in manifest.read_bytes()
     assert b"b/weights" in manifest.read_bytes()
+
+
+def test_a_slow_upload_does_not_delay_the_next_look(faulty: Faulty, bucket: str, tmp_path: Path) -> None:
+    """A look pauses by what it took of a core; by the time that it took, this one would pause for 75 s."""
+    folder = tmp_path / "intermediate"
+    folder.mkdir()
+    (folder / "first").write_bytes(b"first")
+    uploaded = threading.Event()
+
+    def slow(method: str, path: str) -> Fault:
+        if method == "PUT" and path.endswith("/first"):
+            (folder / "second").write_bytes(b"second")
+            uploaded.wait(1.5)
+        elif method == "PUT" and path.endswith("/second"):
+            uploaded.set()
+        return ""
+
+    faulty.fault = slow
+    transfer = Transfer(
+        task="watch",
+        answer=tmp_path / "answer.json",
+        state=tmp_path,
+        timeout_s=10.0,
+        intermediate_uri=f"{bucket}/out",
+        intermediate=folder,
+        rank=0,
+        host="a",
+    )
+    (tmp_path / "watch.json").write_bytes(encode(transfer))
+    process = subprocess.Popen((sys.executable, "-m", "toolkit.storage", str(tmp_path / "watch.json")))
+
+    is_uploaded = uploaded.wait(WITHIN_S / 2)
+    process.terminate()
+
+    assert process.wait(timeout=WITHIN_S) == 0
+    assert is_uploaded

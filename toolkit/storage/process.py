@@ -120,7 +120,7 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
     refused = {name: _Troubles(name, "is refused", "nothing is refused any more") for name in opened}
     open_entries = OpenEntries(told.checkpoints, _open_file(told)) if told.checkpoints is not None else None
     while True:
-        begin_s = time.monotonic()
+        begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
         if failed and open_entries is not None:
             _note_open(open_entries)
         for name, each in opened.items():
@@ -139,7 +139,8 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
                     _say(f"{name}: {_line(error)}; tried again every {AGAIN_S:g} s")
                 failed[name] = time.monotonic() + AGAIN_S
                 each.forget()
-        threading.Event().wait(max(LOOK_S, (time.monotonic() - begin_s) / MOST_SHARE if not failed else LOOK_S))
+        cpu_s = time.thread_time() - begin_cpu_s  # An upload takes long, and little of this thread.
+        threading.Event().wait(LOOK_S if failed else max(LOOK_S, cpu_s / MOST_SHARE))
 
 
 def _note_open(open_entries: OpenEntries) -> None:

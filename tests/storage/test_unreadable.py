@@ -303,6 +303,30 @@ def test_storage_that_refuses_everything_is_an_error_after_some_files(
     assert faulty.count("PUT", "out/") == MOST_REFUSED
 
 
+def test_any_number_of_refused_files_hold_back_none_of_the_others(faulty: Faulty, bucket: str, tmp_path: Path) -> None:
+    """Not for ever: those that were refused come last, also to the process that uploads at the end."""
+    folder, uri = tmp_path / "intermediate", parse(f"{bucket}/out")
+    folder.mkdir()
+    refused = [f"bad-{number:02}" for number in range(MOST_REFUSED + 5)]
+    for name in (*refused, "good"):
+        (folder / name).write_bytes(b"content")
+    faulty.fault = lambda method, path: "403" if method == "PUT" and "bad" in path else ""
+
+    def mirror() -> Mirror:
+        return Mirror(faulty.store(bucket), uri, folder, tmp_path / "state.json", lambda size: None)
+
+    with pytest.raises(PlatformError, match="access is refused"):
+        mirror().finish()
+    last = mirror()
+    last.finish()
+    assert (faulty.keys(bucket), sorted(last.left_out())) == (["out/good"], refused)
+
+    faulty.fault = lambda method, path: ""
+    last = mirror()
+    last.finish()
+    assert (len(faulty.keys(bucket)), last.left_out()) == (len(refused) + 1, {})
+
+
 def test_a_file_that_is_always_written_holds_back_none_beside_it(tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     folder, stored, now_s = tmp_path / "intermediate", tmp_path / "stored", [0.0]

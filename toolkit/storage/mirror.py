@@ -2,8 +2,8 @@
 
 A file is uploaded once it has not changed for SETTLE_S, and again after each change, under its own path. Nothing is
 deleted in storage, and no object is replaced by a part of a file. One file that cannot be read, or that storage
-refuses, costs no other: it is tried again. At most one file is uploaded at a time, in parts, so memory stays bounded
-and storage that fails or is slow only delays uploads.
+refuses, costs no other: it is tried again, after all others. At most one file is uploaded at a time, in parts, so
+memory stays bounded and storage that fails or is slow only delays uploads.
 """
 
 import time
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import paths
+from toolkit.records import Record, encode
 from toolkit.storage.download import Note
 from toolkit.storage.scan import Found, Scan, scan
 from toolkit.storage.still import Still
@@ -21,15 +22,23 @@ from toolkit.storage.uri import Uri
 
 SETTLE_S = 1.0
 FOLDER = "."
-# Storage that refuses the first so many files refuses them all.
+# Storage that refuses the first so many files may refuse them all: the rest waits for the next look.
 MOST_REFUSED = 20
+
+
+class _State(Record, frozen=True, kw_only=True):
+    """What earlier looks did, by the text of each path: which files were uploaded, and why others were refused."""
+
+    uploaded: dict[str, Found] = {}
+    refused: dict[str, str] = {}
 
 
 class Mirror:
     """The folder *folder* and its place *root* in storage. *state*: a file that tells a later process what is there.
 
     `unreadable`: why files and folders could not be read at the last look, by path; FOLDER: the folder itself.
-    `refused`: why storage did not take files, by path. *steady_s*: a clock that only goes on.
+    `refused`: why storage did not take files, by path, in the order of their last tries. *steady_s*: a clock that
+    only goes on.
     """
 
     def __init__(
@@ -43,15 +52,15 @@ class Mirror:
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._root, self._folder, self._state, self._note = store, root, folder, state, note
-        self._uploaded: dict[str, Found] = {}  # By the text of the path.
         self._still = Still(steady_s)
         self.unreadable: dict[str, str] = {}
-        self.refused: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
         try:
-            self._uploaded = msgspec.json.decode(state.read_bytes(), type=dict[str, Found])
+            earlier = msgspec.json.decode(state.read_bytes(), type=_State)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # Nothing yet; or all is uploaded once more.
+            earlier = _State()  # Nothing yet; or all is uploaded once more.
+        self._uploaded = earlier.uploaded
+        self.refused = {paths.from_text(path): why for path, why in earlier.refused.items()}
 
     def look(self, now_s: float) -> bool:
         """Upload the files that have changed and settled at *now_s*, since the epoch; return True if any were."""
@@ -75,8 +84,8 @@ class Mirror:
         seen = scan(self._folder)
         self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
         changing: dict[str, str] = {}
-        refused: dict[str, str] = {}
         new = self._new(seen, before_s)
+        refused_anew = refused_again = 0
         for count, (path, found) in enumerate(new.items(), 1):
             try:
                 self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, found)
@@ -85,19 +94,28 @@ class Mirror:
                     (changing if error.has_changed else self.unreadable)[path] = error.message
                 continue
             except RefusedError as error:
-                refused[path] = error.message
-                if count == len(refused) == MOST_REFUSED:
+                is_known = self.refused.pop(path, None) is not None
+                self.refused[path] = error.message  # The last: others are tried before it.
+                refused_anew += not is_known
+                refused_again += is_known
+                if refused_anew == count == MOST_REFUSED:
+                    self._keep_state()
                     raise
+                if refused_again == MOST_REFUSED:
+                    break
                 continue
             self._note(found.size_bytes)
+            self.refused.pop(path, None)
             self._uploaded[paths.to_text(path)] = found
             self._keep_state()
-        self.refused = refused
-        self._left_out = changing | self.unreadable | refused
+        if refused_anew or refused_again:
+            self._keep_state()
+        self._left_out = changing | self.unreadable | self.refused
         return bool(new)
 
     def _new(self, seen: Scan, before_s: float | None) -> dict[str, Found]:
-        """Return the files of *seen* that are to be uploaded, by path; those that were refused before are the last."""
+        """Return the files of *seen* that are to be uploaded, by path; those that were refused before are the last, in
+        the order of their tries."""
         changed = {
             path: (found, before_s is None or entry.changed_s <= before_s)
             for entry in seen.entries.values()
@@ -105,13 +123,16 @@ class Mirror:
             if not found.link and self._uploaded.get(paths.to_text(path)) != found
         }
         self._still.look({path: found for path, (found, _) in changed.items()})
+        self.refused = {path: why for path, why in self.refused.items() if path in changed}
         settled = [path for path, (_, is_old) in changed.items() if is_old or self._still.is_so(path, SETTLE_S)]
-        return {path: changed[path][0] for path in sorted(settled, key=lambda path: path in self.refused)}
+        tries = {path: number for number, path in enumerate(self.refused, 1)}
+        return {path: changed[path][0] for path in sorted(settled, key=lambda path: tries.get(path, 0))}
 
     def _keep_state(self) -> None:
         part = self._state.with_name(f"{self._state.name}.new")
         try:
-            part.write_bytes(msgspec.json.encode(self._uploaded))
+            refused = {paths.to_text(path): why for path, why in self.refused.items()}
+            part.write_bytes(encode(_State(uploaded=self._uploaded, refused=refused)))
             part.replace(self._state)
         except OSError:
             pass  # A full disk: the next process uploads it once more.

@@ -130,9 +130,9 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
                 uploader = each.get()
                 uploader.look(time.time())
                 unreadable[name].say(uploader.unreadable, begin_s)
-                if isinstance(uploader, Mirror):
-                    refused[name].say(uploader.refused, begin_s)
-                if failed.pop(name, None) is not None:
+                still_refused = uploader.refused if isinstance(uploader, Mirror) else {}
+                refused[name].say(still_refused, begin_s)
+                if failed.pop(name, None) is not None and not still_refused:
                     _say(f"{name}: uploads work again")
             except Exception as error:  # noqa: BLE001 - storage must not end it, and `finish` tries again
                 if name not in failed:

@@ -187,3 +187,31 @@ def test_hosts_that_share_the_folder_restore_it_once(tmp_path: Path) -> None:
 
     assert got == [(3, 18), (0, 0)]
     assert [path.name for path in again.iterdir()] == ["step"]
+
+
+def test_a_host_that_waits_for_another_sees_its_progress(tmp_path: Path) -> None:
+    """Also while that one only looks at what an earlier try has fetched: else it would be given up as stuck."""
+    saved, again, store = tmp_path / "checkpoints", tmp_path / "again", Memory()
+    for number in range(3):
+        filed(saved / f"step/{number}")
+    stored(store, saved)
+    heard = threading.Semaphore(0)
+    second = threading.Thread(target=lambda: restore(store, ROOT, 1, again, lambda size: heard.release()))  # type: ignore[arg-type]
+    came: list[int] = []
+
+    def end_after_the_last(size: int) -> None:
+        came.append(size)
+        if len(came) == 3:
+            raise KeyboardInterrupt
+
+    def hear(size: int) -> None:
+        if second.ident is None:
+            second.start()
+        came.append(heard.acquire(timeout=60))
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(store, ROOT, 0, again, end_after_the_last)  # type: ignore[arg-type]
+    restore(store, ROOT, 0, again, hear)  # type: ignore[arg-type]
+    second.join()
+
+    assert came == [6, 6, 6, True, True, True]

@@ -73,10 +73,10 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
     of_hosts = all_of(store, root)
     if not _wanted(of_hosts, rank, folder) and not folders.may_exist(folder / STAGING, follow_links=False):
         return 0, 0
-    with _alone(folder, note):
+    with _alone(folder, note) as note_for_all:
         wanted = _wanted(of_hosts, rank, folder)
         if wanted:
-            _fetch_all(store, root, wanted, folder, note)
+            _fetch_all(store, root, wanted, folder, note_for_all)
         shutil.rmtree(folder / STAGING, ignore_errors=True)
     return len(wanted), sum(each.file.size_bytes for each in wanted)
 
@@ -108,18 +108,26 @@ def _fetch_all(store: Store, root: Uri, wanted: list[_Wanted], folder: Path, not
 
 
 @contextmanager
-def _alone(folder: Path, note: Note) -> Iterator[None]:
-    """Hold the lock of *folder*, which hosts may share. While another one has it, *note* its progress."""
+def _alone(folder: Path, note: Note) -> Iterator[Note]:
+    """Hold the lock of *folder*, which hosts may share. What this gives instead of *note* changes the lock's time, too:
+    so those who wait *note* the progress."""
     path = folder / LOCK
-    seen = 0
+    seen_ns = 0
     while (fd := _locked(path)) < 0:
-        now = _begun_blocks(folder / STAGING)
-        if now != seen:
+        lock = folders.status(path, follow_links=False)
+        now_ns = lock.st_mtime_ns if lock else seen_ns
+        if now_ns != seen_ns:
             note(0)
-        seen = now
+        seen_ns = now_ns
         threading.Event().wait(LOOK_S)
+
+    def note_for_all(size_bytes: int) -> None:
+        note(size_bytes)
+        with suppress(OSError):
+            os.utime(fd)
+
     try:
-        yield
+        yield note_for_all
     finally:
         with suppress(OSError):
             path.unlink()
@@ -145,12 +153,6 @@ def _locked(path: Path) -> int:
         return fd
     os.close(fd)  # The one that had it has removed it.
     return -1
-
-
-def _begun_blocks(staging: Path) -> int:
-    """Return how much of *staging* has content."""
-    found = folders.walk(staging, folders.named_elsewhere)
-    return sum(1 + each.st_blocks for entry in found if (each := folders.status(entry.path, follow_links=False)))
 
 
 def _clear(staging: Path, places: set[Path]) -> None:

@@ -44,7 +44,7 @@ def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(
     words = ("job", "job.toml", "--image", "x", "--node", "pool=a", "--tolerate", "spot", "--secret", "s3")
 
     first, second = (render(tmp_path, *words) for _ in range(2))
-    named = render(tmp_path, *words, "--name", "mine")
+    named = render(tmp_path, *words, "--name", "Mine")
 
     names = [re.findall("name: (\\S+)-job$", each.stdout, re.M)[0] for each in (first, second, named)]
     assert re.fullmatch("digits-[0-9a-f]{6}", names[0]) and names[0] != names[1] and names[2] == "mine"
@@ -57,8 +57,8 @@ def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(
     [
         (("job", "--tolerate", "spot:Never"), "--tolerate: expected KEY, KEY=VALUE"),
         (("job", "--node", "a100"), "--node: expected LABEL=VALUE, found 'a100'"),
-        (("job", "--name", "!!!"), "--name: expected a name of a-z, 0-9 and inner - or ., found '!!!'"),
-        (("jobset", "--name", "-"), "--name: expected a name of"),
+        (("job", "--name", "!!!"), "--name: expected letters, digits and inner dashes, at most 63, found '!!!'"),
+        (("jobset", "--name", "my.job"), "--name: expected letters, digits and"),  # `train` refuses it, too.
         (("job", "--secret", "A_B"), "--secret: expected a name of"),
         (("job", "--gpus", "-1"), "--gpus: expected a whole number, 0 to 1,000,000, found -1"),
         (("slurm", "--notice", "0"), "--notice: expected a whole number, 1 to"),

@@ -91,8 +91,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
-    import msgspec
-
     from toolkit.jobfile.file import read
     from toolkit.jobfile.options import Origin
     from toolkit.jobfile.spec import complete
@@ -102,12 +100,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     options = read(file, "Name the file that `toolkit run` takes, as job.toml.")
     # Unlike `toolkit run`, add no time to the name: the same file gives the same manifest.
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
-    options.setdefault("name", named or "job")
-    asked = complete(options, Origin(where=str(file)), folder=Path.cwd(), stamp="")
+    options["name"] = arguments.name or options.get("name", named or "job")
+    origin = Origin(where=str(file), names={"name": "--name"} if arguments.name else {})
+    asked = complete(options, origin, folder=Path.cwd(), stamp="")
     _check_kind(arguments)
     _check_values(arguments)
-    if arguments.name:
-        asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, name=arguments.name))
     user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)
     choices = Choices(
         user=user,
@@ -163,10 +160,9 @@ def _check_values(arguments: argparse.Namespace) -> None:
         if value is not None and not least <= value <= MOST:
             message = f"expected a whole number, {least} to {MOST:,}, found {value}"
             raise ContractError(message, where=f"--{option}")
-    single = (("--name", arguments.name), ("--service-account", arguments.service_account))
     repeated = (("--secret", arguments.secret), ("--pull-secret", arguments.pull_secret))
-    names = [*single, *((option, name) for option, given in repeated for name in given)]
-    for option, name in names:
+    names = [(option, name) for option, values in repeated for name in values]
+    for option, name in [("--service-account", arguments.service_account), *names]:
         if name and not OBJECT.fullmatch(name):
             raise ContractError(f"expected a name of a-z, 0-9 and inner - or ., found {name!r}", where=option)
 

@@ -61,6 +61,19 @@ def test_what_storage_no_longer_has_is_removed_and_what_a_script_made_stays(bed:
     bed.fetched()
 
     assert bed.there() == {"good": b"shard", "cache": b"made by the script"}
+    assert not (bed.data / "deep").exists()  # As in a fresh folder: an empty one may count as a class without images.
+
+
+def test_an_object_comes_in_the_place_of_a_folder_of_others(bed: Bed) -> None:
+    bed.put("classes/cat", b"cat", 1_000_000_000)
+    bed.fetched()
+    (bed.kept / "classes/cat").unlink()
+    (bed.kept / "classes").rmdir()
+    bed.put("classes", b"cat, dog", 1_000_000_060)
+
+    bed.fetched()
+
+    assert bed.there() == {"classes": b"cat, dog"}
 
 
 def test_names_of_any_length_come_and_none_is_taken_for_the_part_of_another(bed: Bed) -> None:

@@ -115,8 +115,19 @@ def _remove_others(wanted: set[str], into: Path) -> None:
         path = into / name
         if is_file(path, as_absent):
             path.unlink()
+            _remove_empty(path.parent, into)
     if fetched - wanted:
         files.replace(list_, encode(sorted(wanted)))
+
+
+def _remove_empty(folder: Path, into: Path) -> None:
+    """Remove *folder* below *into*, and those above it, while they are empty: storage has no empty folders."""
+    while folder != into:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
 
 
 def _is_there(found: Object, path: Path) -> bool:

@@ -20,11 +20,11 @@ pytestmark = [
 PROGRAM = ROOT / "tests/programs/uses_smddp_tf.py"
 WITHIN_S = 400
 NEAR = 1e-5
+MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2")
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
-    """Return what both ranks said, in the order of ranks, and what came on stderr."""
+def started(*argv: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run *argv*, with *more* variables, where the bed's Python finds the old library."""
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "OMPI_"))},
         "PATH": f"{BED / 'bin'}:/usr/bin:/bin",
@@ -33,12 +33,18 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]],
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **more,
     }
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
+    """Return what both ranks said, in the order of ranks, and what came on stderr."""
     folder = tmp_path_factory.mktemp("tf")
     outputs = [folder / "0.json", folder / "1.json"]
     program = f'exec python {PROGRAM} >{folder}/"$OMPI_COMM_WORLD_RANK".json'
-    argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2", "sh", "-c", program]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    done = started(*MPIRUN, "sh", "-c", program)
     assert done.returncode == 0, done.stderr
     return [json.loads(file.read_text()) for file in outputs], done.stderr
 
@@ -162,3 +168,38 @@ def test_tensorflow_1s_sessions_are_served(ran: tuple[list[dict[str, Any]], str]
 
 def test_rank_0_says_what_ran(ran: tuple[list[dict[str, Any]], str]) -> None:
     assert ran[1].count("[toolkit] smddp: 2 ranks; all-reduce: ") == 2  # Once for each init().
+
+
+JOINS = "import sys; from mpi4py import MPI; from toolkit.dataparallel.tf.api import Library as L; l = L(); l.init();"
+
+
+@pytest.mark.parametrize(
+    ("through", "code", "status"),
+    [
+        ((), "1 / l.rank()", 1),
+        (("-m", "mpi4py"), "1 / l.rank()", 1),
+        (("-m", "mpi4py"), "MPI.COMM_WORLD.Barrier() if l.rank() else sys.exit(3)", 3),
+    ],
+    ids=["exception", "exception, mpi4py", "exit, mpi4py"],
+)
+def test_a_rank_that_fails_ends_the_job_though_the_others_wait_elsewhere(
+    through: tuple[str, ...], code: str, status: int
+) -> None:
+    """At their end, when rank 0 alone saves the model and cannot; or in a barrier of their own."""
+    done = started(*MPIRUN, "python", *through, "-c", JOINS + code)
+
+    assert done.returncode == status, done.stderr
+    assert ("ZeroDivisionError" in done.stderr) == (status == 1)
+    assert "expected the same call" not in done.stderr
+
+
+def test_an_optimizer_of_keras_3_is_wrapped_beside_keras_2() -> None:
+    """Where TF_USE_LEGACY_KERAS makes tf.keras Keras 2, which has no such LossScaleOptimizer."""
+    code = (
+        "import keras, smdistributed.dataparallel.tensorflow as sdp; sdp.init();"
+        "print(type(sdp.DistributedOptimizer(keras.optimizers.SGD())).__name__)"
+    )
+
+    done = started("python", "-c", code, TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+
+    assert (done.returncode, done.stdout) == (0, "SGD\n"), done.stderr

@@ -107,17 +107,20 @@ class Library:
             transport.leave()
 
     def _at_exit(self) -> None:
-        """Leave at the end of the program; not after an exception, nor in a forked child, nor beside a call."""
+        """Leave at the end of the program, with the other ranks unless it fails and they notice; not in a forked child,
+        nor beside a call."""
         if self._pid != os.getpid() or self._transport is None:
             return
-        if hasattr(sys, "last_value") or not self._lock.acquire(blocking=False):
+        has_failed = hasattr(sys, "last_value")
+        if self._transport.ends_alone(has_failed) or not self._lock.acquire(blocking=False):
             self._transport.leave()
             return
         self._lock.release()
         try:
             self.shutdown()
         except SMDDPError as error:
-            sys.stderr.write(f"[toolkit] smddp: rank {self._agreement.rank}: {error}\n")
+            if not has_failed:
+                sys.stderr.write(f"[toolkit] smddp: rank {self._agreement.rank}: {error}\n")
         except Exception:  # noqa: BLE001 - a lost peer fails its own rank, not a program that has ended
             return
 

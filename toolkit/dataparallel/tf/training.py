@@ -126,9 +126,10 @@ def _scale_losses_alike(library: Library) -> None:
     they are averaged: a rank that alone found one would leave out the all-reduce, and the others would average their
     gradients with those of its next step.
     """
+    import keras  # tf.keras may be Keras 2.
     import tensorflow as tf
 
-    kind = tf.keras.optimizers.LossScaleOptimizer
+    kind = keras.optimizers.LossScaleOptimizer
     of_keras = kind.check_finite
     if hasattr(of_keras, AVERAGES):
         return

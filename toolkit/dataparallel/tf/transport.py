@@ -31,6 +31,9 @@ class Transport(Protocol):
     def is_equal(self, number: int) -> bool:
         """Return whether *number* is the same on every rank; 0 <= *number* < 2**63. It is not counted as a call."""
 
+    def ends_alone(self, by_exception: bool) -> bool:
+        """Return whether this process, which ends, has failed so that the other ranks wait for it no longer."""
+
     def leave(self) -> None:
         """Disconnect; nothing else is called after it."""
 
@@ -74,6 +77,9 @@ class Alone:
     def is_equal(self, number: int) -> bool:
         return True
 
+    def ends_alone(self, by_exception: bool) -> bool:
+        return True
+
     def leave(self) -> None:
         return
 
@@ -91,6 +97,8 @@ class Mpi:
         self.place = RankPosition(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
         self._statistics = CollectiveStatistics()
         self._statistics.native = "MPI"
+        self._aborts = False
+        self._watch_aborts(MPI)
         self._shared: SharedMemoryReducer | None = None
         if local.size == self._comm.size:
             self._shared = SharedMemoryReducer(self._comm)
@@ -113,6 +121,23 @@ class Mpi:
         both = np.array([number, -number], "i8")
         self._comm.Allreduce(self._in_place, both, self._ops["min"])
         return bool(both[0] == -both[1])
+
+    def ends_alone(self, by_exception: bool) -> bool:
+        """Only if all ranks are aborted: MPI_Finalize, in which this one ends otherwise, waits for all."""
+        return self._aborts
+
+    def _watch_aborts(self, module: Any) -> None:
+        """Note when `python -m mpi4py` (4.1.2) decides, before the functions of atexit, to abort all ranks at the end:
+        after an exception, or sys.exit with another code than 0."""
+        set_status = getattr(module, "_set_abort_status", None)
+        if set_status is None:
+            return
+
+        def set_abort_status(status: int) -> None:
+            self._aborts = status != 0
+            set_status(status)
+
+        module._set_abort_status = set_abort_status
 
     def leave(self) -> None:
         """Print the statistics on rank 0, unless an exception ended the script."""
@@ -153,6 +178,9 @@ class Gloo:
         both = self._torch.tensor([number, -number])
         self._dist.all_reduce(both, op=self._ops["min"])
         return bool(both[0] == -both[1])
+
+    def ends_alone(self, by_exception: bool) -> bool:
+        return by_exception  # Whoever waits for it sees its connections close.
 
     def leave(self) -> None:
         if self._joined and self._dist.is_initialized():

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import signal
+import site
 import socket
 import sys
 import types
@@ -77,17 +78,29 @@ def serve(control: socket.socket) -> "dict[str, Any]":
         os.close(stdout)
         os.close(stderr)
         forks[pid] = socket.socket(fileno=end_fd)
-        forks[pid].send(str(pid).encode())
+        _tell(forks[pid], pid)
 
 
 def _tell_ended(forks: "dict[int, socket.socket]") -> None:
     for pid in list(forks):
         if (status := os.waitpid(pid, os.WNOHANG))[0]:
             with forks.pop(pid) as end:
-                try:
-                    end.send(str(os.waitstatus_to_exitcode(status[1])).encode())
-                except BrokenPipeError:
-                    pass  # Nobody waits for it.
+                _tell(end, os.waitstatus_to_exitcode(status[1]))
+
+
+def _tell(end: socket.socket, number: int) -> None:
+    try:
+        end.send(str(number).encode())
+    except BrokenPipeError:
+        pass  # Nobody waits for it.
+
+
+def seed_anew() -> None:
+    """Seed the generators that libraries seeded when they were imported: no two processes draw the same numbers."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def begin(asked: "dict[str, Any]") -> types.CodeType:
@@ -99,13 +112,13 @@ def begin(asked: "dict[str, Any]") -> types.CodeType:
     sys.argv = asked["argv"]
     sys.orig_argv = [sys.executable, *asked["argv"]]
     before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [str(program.parent), *dict.fromkeys([*before, *sys.path[1:]])]
+    sys.path[:] = dict.fromkeys([*before, *sys.path[1:]])
     if asked["warnings"] == "ignore":
         warnings.simplefilter("ignore")
-    try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError:
-        pass
+    seed_anew()
+    sys.modules.pop("sitecustomize", None)  # The interpreter's own, if it has one.
+    site.execsitecustomize()
+    sys.path.insert(0, str(program.parent))
     awaited = {name for finder in sys.meta_path for name in getattr(finder, "loads", ()) if name in sys.modules}
     sys.meta_path.insert(1, Imported(awaited))  # Behind the hook's finder.
     main = types.ModuleType("__main__")

@@ -2,8 +2,9 @@
 rank starts, the rank need not take seconds of a core for `import torch`.
 
 In a fork all is as after `python PROGRAM`: the environment, sys.argv, sys.path with PYTHONPATH, sitecustomize with the
-rank hook, which sees the imports of what is imported already, and the end of the interpreter. Only the libraries were
-imported in another environment, and the kernel shows the server's command line.
+rank hook, which sees the imports of what is imported already, random numbers, and the end of the interpreter. Only the
+libraries were imported in another environment, the kernel shows the server's command line, and the forks of one server
+have the same hashes of strings and addresses, by which sets are ordered: tests/started.py forks neighbours from two.
 """
 
 import atexit
@@ -23,8 +24,13 @@ from typing import IO, Literal
 SERVER = Path(__file__).with_name("fork_server.py")
 START_S = 300.0
 TORCH = ("torch", "torch._dynamo")  # The first optimizer imports the second, as long as the first.
-# What torch and its compiler read when they are imported.
-ENVIRON = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# What torch, its compiler and Hugging Face's libraries read when they are imported.
+ENVIRON = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 class _Server:
@@ -56,7 +62,7 @@ class _Server:
         self._process.wait()
 
 
-_servers: dict[tuple[str, tuple[str, ...]], _Server] = {}
+_servers: dict[tuple[str, tuple[str, ...], int], _Server] = {}
 _starting = threading.Lock()
 
 
@@ -78,12 +84,15 @@ class Fork:
         python: str = sys.executable,
         folder: Path | None = None,
         warnings: Literal["default", "ignore"] = "default",
+        server_number: int = 0,
     ) -> None:
-        """*modules* are imported already. *folder*: its working directory, this process's if not given."""
+        """*modules* are imported already. *folder*: its working directory, this process's if not given.
+        *server_number*: of the servers with *modules*."""
+        key = (python, modules, server_number)
         with _starting:
-            server = _servers.get((python, modules))
+            server = _servers.get(key)
             if server is None:
-                server = _servers[python, modules] = _Server(python, modules)
+                server = _servers[key] = _Server(python, modules)
         self._stdout, self._stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self.returncode: int | None = None
         asked = {

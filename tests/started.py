@@ -44,6 +44,7 @@ def ranks(
             environ={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             modules=modules,
             python=python,
+            server_number=rank % 2,
         )
         for rank in range(size)
     ]

@@ -2,14 +2,15 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.forking import Fork
-from tests.started import ROOT
+from tests.forking import TORCH, Fork, _Server
+from tests.started import ROOT, ended, ranks
 
 MODULES = ("decimal",)
 SEES = """
@@ -76,3 +77,62 @@ def test_a_fork_that_is_killed_has_ended(tmp_path: Path) -> None:
 
     assert fork.wait(300) == -signal.SIGKILL
     fork.communicate()
+
+
+def test_a_server_outlives_who_did_not_wait_for_its_fork(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('on')\n")
+    asked = {"argv": ["program.py"], "environ": {}, "folder": str(tmp_path), "warnings": "default"}
+    server = _Server(sys.executable, MODULES)
+    with (tmp_path / "said").open("wb+") as file:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.close()
+        with theirs:
+            fds = [file.fileno(), file.fileno(), theirs.fileno()]
+            socket.send_fds(server._socket, [json.dumps(asked).encode()], fds)
+
+        _, end = server.fork(asked, file.fileno(), file.fileno())
+
+        with end:
+            assert end.recv(32) == b"0"
+    server.close()
+
+
+def test_an_error_in_sitecustomize_is_said_as_by_a_process_that_starts(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import json\njson.SEEN = 'site'\nimport no_such_module\n")
+    (tmp_path / "program.py").write_text("import json\nprint(json.SEEN)\n")
+    environ = {"PYTHONPATH": str(tmp_path), "LANG": "C.UTF-8"}
+    argv = [sys.executable, str(tmp_path / "program.py")]
+    started = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=300)
+
+    fork = Fork(tmp_path / "program.py", environ=environ, modules=(*MODULES, "site"))
+    streams = fork.communicate(300)
+
+    assert (fork.returncode, *streams) == (started.returncode, started.stdout, started.stderr)
+    assert "no_such_module" in started.stderr
+
+
+@pytest.mark.parametrize(
+    ("modules", "drawn"),
+    [
+        (("numpy.random",), "numpy.random.randint(2**62)"),
+        pytest.param(TORCH, "torch.initial_seed()", marks=pytest.mark.torch),
+    ],
+    ids=["numpy", "torch"],
+)
+def test_forks_draw_numbers_of_their_own_as_processes_do(tmp_path: Path, modules: tuple[str, ...], drawn: str) -> None:
+    """Else no test of ranks would see that they begin with different values."""
+    pytest.importorskip(modules[0])
+    (tmp_path / "program.py").write_text(f"import {modules[0]}\nprint({drawn})\n")
+
+    forks = [Fork(tmp_path / "program.py", environ={}, modules=modules) for _ in range(2)]
+
+    first, second = ended(forks)
+    assert first != second
+
+
+def test_neighbouring_ranks_order_sets_in_their_own_ways(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print(hash('a name'))\n")
+
+    said = [out for out, _ in ended(ranks(tmp_path / "program.py", environ={}, size=3, modules=MODULES))]
+
+    assert said[0] != said[1] != said[2]

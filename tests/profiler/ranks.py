@@ -53,7 +53,8 @@ def run(
     **more: str,
 ) -> "subprocess.CompletedProcess[str]":
     """Run *code* as script.py in *folder*; its status folder is *folder*/status. *path*: where toolkit is found.
-    *starts*: it is a process of its own, as with another *python* or *path*, and else a fork (tests/forking.py)."""
+    *starts*: it is a process of its own, as with another *python* or *path*, and else a fork of one that has imported
+    torch (tests/forking.py)."""
     (folder / "status").mkdir(exist_ok=True)
     (folder / "script.py").write_text(code)
     environ = {

@@ -263,7 +263,7 @@ for step in range(4):
         assert (done.stdout.split(), done.stderr) == (["False", "1"][: 1 + (place != "absent")], "")
         return
 
-    done = run(tmp_path, code)
+    done = run(tmp_path, code, starts=True)
 
     assert (done.returncode, done.stderr) == (0, "")
     found = only(tmp_path)

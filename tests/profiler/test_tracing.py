@@ -175,6 +175,7 @@ profiler.stop_profiling(); profiler.stop_profiling()
     done = run(
         tmp_path,
         code,
+        starts=True,
         TOOLKIT_COMPAT_PATH=str(FOLDER / "smppy"),
         SM_OUTPUT_DIR=output,
         TOOLKIT_STATUS_FOLDER=status,

@@ -19,7 +19,7 @@ PARTS = {
     "scripts/beds/one": MEETS.replace("$0", "one") + "echo one is made",
     "scripts/beds/two": MEETS.replace("$0", "two") + "echo two is made",
     # Beside the soak, not before it.
-    "scripts/beds/horovod": "for _ in $(seq 3000); do [ -e soaked ] && break; sleep 0.02; done; cat soaked",
+    "scripts/beds/horovod": "for _ in $(seq 3000); do [ -s soaked ] && break; sleep 0.02; done; cat soaked",
     "scripts/check": '[ "$*" = --no-tests ] && echo checked',
     "scripts/site": "echo built",
     "scripts/soak": "echo horovod is made >soaked; echo soaked",

@@ -94,6 +94,17 @@ def test_arrays_of_tensorflows_half_go_the_same_way_under_torchrun(ran: Ran) -> 
         assert said["arrays"] == ["Gloo", [3, 3, 3], [1, 1]]
 
 
+def test_tensorflows_half_shuts_down_without_a_rank_that_is_gone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os; from toolkit.dataparallel.tf.api import Library; library = Library(); library.init()\n"
+        "if library.rank(): os._exit(0)\n"
+        "library.shutdown(); print('goes on')\n"
+    )
+
+    assert ended(ranks(program, environ={}))[0][0] == "goes on\n"
+
+
 def test_a_collective_returns_though_gloo_still_releases_the_one_before_it() -> None:
     for out, _ in ended(ranks(PROGRAMS / "queues_collectives.py", environ={"PYTHONPATH": f"{HOOK}:{ROOT}"})):
         said = json.loads(out)

@@ -103,6 +103,10 @@ class Library:
         try:
             with self._lock:
                 self._agreement.end()
+        except SMDDPError:
+            raise
+        except Exception:  # noqa: BLE001 - a rank that is gone, or comes late, fails by itself and not those that leave
+            pass
         finally:
             transport.leave()
 
@@ -121,8 +125,6 @@ class Library:
         except SMDDPError as error:
             if not has_failed:
                 sys.stderr.write(f"[toolkit] smddp: rank {self._agreement.rank}: {error}\n")
-        except Exception:  # noqa: BLE001 - a lost peer fails its own rank, not a program that has ended
-            return
 
     @property
     def joined(self) -> Transport:

@@ -69,12 +69,12 @@ def serve(control: socket.socket) -> "dict[str, Any]":
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            for each in (control, wakes, woken, *forks.values()):
-                each.close()
+            for inherited in (control, wakes, woken, *forks.values()):
+                inherited.close()
             for fd in descriptors:
                 os.close(fd)
-            asked: dict[str, Any] = json.loads(message)
-            return asked
+            request: dict[str, Any] = json.loads(message)
+            return request
         os.close(stdout)
         os.close(stderr)
         forks[pid] = socket.socket(fileno=end_fd)
@@ -103,17 +103,17 @@ def seed_anew() -> None:
         sys.modules["torch"].default_generator.seed()
 
 
-def begin(asked: "dict[str, Any]") -> types.CodeType:
+def begin(request: "dict[str, Any]") -> types.CodeType:
     """Make this process what `python PROGRAM` is before the program's first line; return its code."""
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(asked["environ"])
-    program = Path(asked["argv"][0]).absolute()
-    sys.argv = asked["argv"]
-    sys.orig_argv = [sys.executable, *asked["argv"]]
+    os.environ.update(request["environ"])
+    program = Path(request["argv"][0]).absolute()
+    sys.argv = request["argv"]
+    sys.orig_argv = [sys.executable, *request["argv"]]
     before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = dict.fromkeys([*before, *sys.path[1:]])
-    if asked["warnings"] == "ignore":
+    if request["warnings"] == "ignore":
         warnings.simplefilter("ignore")
     seed_anew()
     sys.modules.pop("sitecustomize", None)  # The interpreter's own, if it has one.

@@ -48,11 +48,11 @@ class _Server:
         self._socket.settimeout(START_S)
         assert self._socket.recv(16) == b"ready", f"the fork server with {modules} did not start"
 
-    def fork(self, asked: Mapping[str, object], stdout: int, stderr: int) -> tuple[int, socket.socket]:
+    def fork(self, request: Mapping[str, object], stdout: int, stderr: int) -> tuple[int, socket.socket]:
         """Return the pid of a fork, and the socket that its exit status comes from."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(self._socket, [json.dumps(asked).encode()], [stdout, stderr, theirs.fileno()])
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [stdout, stderr, theirs.fileno()])
         ours.settimeout(START_S)
         return int(ours.recv(32)), ours
 
@@ -95,13 +95,13 @@ class Fork:
                 server = _servers[key] = _Server(python, modules)
         self._stdout, self._stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self.returncode: int | None = None
-        asked = {
+        request = {
             "argv": [str(program), *arguments],
             "environ": dict(environ),
             "folder": str(folder or Path.cwd()),
             "warnings": warnings,
         }
-        self.pid, self._end = server.fork(asked, self._stdout.fileno(), self._stderr.fileno())
+        self.pid, self._end = server.fork(request, self._stdout.fileno(), self._stderr.fileno())
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit status, as subprocess has it."""

@@ -81,16 +81,16 @@ def test_a_fork_that_is_killed_has_ended(tmp_path: Path) -> None:
 
 def test_a_server_outlives_who_did_not_wait_for_its_fork(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("print('on')\n")
-    asked = {"argv": ["program.py"], "environ": {}, "folder": str(tmp_path), "warnings": "default"}
+    request = {"argv": ["program.py"], "environ": {}, "folder": str(tmp_path), "warnings": "default"}
     server = _Server(sys.executable, MODULES)
     with (tmp_path / "said").open("wb+") as file:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.close()
         with theirs:
             fds = [file.fileno(), file.fileno(), theirs.fileno()]
-            socket.send_fds(server._socket, [json.dumps(asked).encode()], fds)
+            socket.send_fds(server._socket, [json.dumps(request).encode()], fds)
 
-        _, end = server.fork(asked, file.fileno(), file.fileno())
+        _, end = server.fork(request, file.fileno(), file.fileno())
 
         with end:
             assert end.recv(32) == b"0"

@@ -167,8 +167,8 @@ class Agreement:
         def direct(bucket: list[Any], into: list[Any]) -> bool:
             return word == "sum" and self._between.reduce(bucket, into, average)
 
-        given = [tensor for tensor in tensors if tensor is not None]
-        results = iter(through(given, reduction.most_bytes, between, direct, mark))
+        present = [tensor for tensor in tensors if tensor is not None]
+        results = iter(through(present, reduction.most_bytes, between, direct, mark))
         return [next(results) if tensor is not None else None for tensor in tensors]
 
     def _remember(self, number: int, reduction: Reduction | None) -> None:

@@ -306,6 +306,7 @@ def units() -> list[str]:
         "token value:[{},",
         "docker -p ab ",
         "token a",
+        "token Zq7Rt9Lm4pWv2Ab1 ",
         "'token', '",
         "wandb login -a ",
         "\x1b[1m",

@@ -38,10 +38,10 @@ _ARN = r"arn:[a-z0-9-]{2,20}:[a-z0-9-]{2,30}:[a-z0-9-]{0,30}:[0-9]{0,12}:$"
 _WORD_BEFORE = r"(?<![A-Za-z])[A-Za-z]{2,20}[ ]$"
 _ASSIGNED = rf"(?<![A-Za-z0-9_.]){_NAME}(?:{_QUOTE}\]?)?\s{{0,8}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,8}}"
 # API_KEY X1 (a Dockerfile, `aws configure set`), setdefault("API_KEY", "X1"): of these only what looks random.
-_BESIDE = (
-    rf"(?<![A-Za-z0-9_.]){_NAME}(?:[ \t]{{1,4}}|{_QUOTE}\s{{0,4}},\s{{0,8}}{_QUOTE})"
-    r"(?=(?P<value>[A-Za-z0-9+/=._~\-]{16,4096}))"
-)
+# So long a word is rarer than a name: it is searched first, then the name before it, within MOST_BESIDE characters.
+_LONG_WORD = rf"[ \t,](?:(?<=,)\s{{0,8}}{_QUOTE})?(?P<value>[A-Za-z0-9+/=._~\-]{{16,4096}})"
+_BESIDE = rf"(?<![A-Za-z0-9_.]){_NAME}(?:[ \t]{{1,4}}|{_QUOTE}\s{{0,4}},\s{{0,8}}{_QUOTE})\Z"
+MOST_BESIDE = 145
 _OPTION = rf"(?<![A-Za-z0-9_\-])--?{_NAME}(?:[ \t]{{1,4}}(?=[^\s\-])|{_QUOTE},\s{{0,8}})"
 _LISTED = (
     rf"(?<![A-Za-z0-9_])(?i:name|key|variable)(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}(?:{_QUOTE})?{_NAME}(?:{_QUOTE})?"
@@ -235,9 +235,12 @@ def _optioned(text: str) -> Iterator[Span]:
 
 def _beside(text: str) -> Iterator[Span]:
     """Yield what stands behind a secret's name without a sign between them, where it looks like a secret."""
-    for match in _finder(_BESIDE)(text):
-        if strength(match["name"]) == "always" and looks_random(match["value"]):
-            yield match.span("value")
+    for match in _finder(_LONG_WORD)(text):
+        if looks_random(match["value"]):
+            start, end = match.span("value")
+            name = compiled(_BESIDE).search(text, max(start - MOST_BESIDE, 0), start)
+            if name and strength(name["name"]) == "always":
+                yield start, end
 
 
 def _listed(text: str) -> Iterator[Span]:

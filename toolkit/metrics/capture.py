@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from toolkit.masking.excerpt import beginning
 from toolkit.metrics.definition import STEP, Definition
 from toolkit.metrics.sample import Sample, number, whole
 from toolkit.metrics.tree import Literal, mandatory
@@ -36,6 +37,7 @@ QUICK_LINE_S = 50e-6
 # `sigcount`), not from one attempt to the next; on a long text it is then called position by position.
 SEARCH_SEES_SIGNALS = sys.version_info >= (3, 11, 7)
 SHORT_TEXT = 512
+SHOWN = 160  # Characters of a line in a message.
 # So many lines with a literal, within so many bytes, are close together: about every third line.
 CLOSE_LINES = 32
 CLOSE_BYTES = 32 * 256
@@ -188,7 +190,8 @@ class Search:
                 active.lines += len(lines)
                 before = after
                 if overran is not None:
-                    self._end(active, f"its regex took too long on one line, which begins {overran[:60]!r}")
+                    line = beginning(overran, SHOWN)
+                    self._end(active, f"its regex took too long on one line, which begins {line!r}")
         finally:
             self._watch.disarm()
         hits.sort()  # No two have the same line and definition, so matches are never compared.

@@ -573,13 +573,55 @@ def test_what_a_rank_raised_is_not_told_again_as_its_last_words() -> None:
     assert text.count("no such shard: 7") == 1
 
 
-def test_a_wrapper_of_such_a_torchrun_names_the_rank_too() -> None:
-    table = TABLE.format(code=-9)
-    recorded = msgspec.structs.replace(child(ELASTIC, table, 80, ME, 5), text=TORCHRUN.format(code=-9, table=table))
+KILLED = f"{ELASTIC}: rank 2 of real.py failed first: it was killed by SIGKILL (signal 9)"
+BAD = child("ValueError", "bad", 81, 80, 5)
+CLOSED = child("RuntimeError", "Connection closed by peer", 82, 80, 6)
 
-    text = wrapped(report(), recorded).cause.text
 
-    assert text == f"{ELASTIC}: rank 2 of real.py failed first: it was killed by SIGKILL (signal 9) {BY}"
+@pytest.mark.parametrize(
+    ("code", "printed", "ranks", "first"),
+    [
+        (-9, "", [], f"{KILLED} {BY}"),
+        (-9, f"{PLAIN}went on\n", [CLOSED], f"{KILLED} {BY}"),
+        (1, "", [BAD, CLOSED], f"ValueError: bad (at {PLACE}) {BY}"),
+        (-6, "", [BAD, CLOSED], f"ValueError: bad (at {PLACE}) {BY}"),
+        # os._exit(1) after traceback.print_exc().
+        (1, f"{PLAIN}\n", [], f"ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main) {BY}"),
+    ],
+)
+def test_a_wrapper_of_such_a_torchrun_names_the_rank_too(
+    code: int, printed: str, ranks: list[Raised], first: str
+) -> None:
+    table = TABLE.format(code=code)
+    text = TORCHRUN.format(code=code, table=table)
+    recorded = msgspec.structs.replace(child(ELASTIC, table, 80, ME, 7), text=text)
+
+    cause = wrapped(report(), recorded, *ranks, stderr=printed + text).cause
+
+    assert cause.text.splitlines()[0] == first
+    assert cause.primary
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "first"),
+    [
+        (-9, [], KILLED),
+        (-9, [CLOSED], KILLED),
+        (1, [BAD, CLOSED], f"ValueError: bad (at {PLACE}) (ChildFailedError)"),
+        (1, [], "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main) (ChildFailedError)"),
+    ],
+)
+def test_a_script_that_runs_torchrun_in_its_own_process_names_the_rank_too(
+    code: int, ranks: list[Raised], first: str
+) -> None:
+    table = TABLE.format(code=code)
+    text = TORCHRUN.format(code=code, table=table)
+    own = tuple(msgspec.structs.replace(each, parent=ME) for each in ranks)
+    ended = script(1, f"{PLAIN}\nwent on\n{text}", raised=noted(ELASTIC, table, text, time_ns=9))
+
+    cause = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=own)).cause
+
+    assert cause.text.splitlines()[0] == first
 
 
 def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() -> None:

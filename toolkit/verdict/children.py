@@ -4,7 +4,7 @@ These are ranks, as Lightning starts them without a launcher, and the real progr
 subprocess.run(check=True), a wrapper of torchrun, accelerate or deepspeed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -54,7 +54,10 @@ def _with_reported(ended: Ended, end: Exit, *, alone: bool) -> Ended:
     report = last_traceback(ended, end)
     if report is None or not report.kind.startswith(REPORTS):
         return ended
-    found = _recorded(ended, end, report, alone=alone) or _captured(report) or _printed(ended, end, report)
+    found = _recorded(ended, end, report, alone=alone)
+    if found is None or first_failure(found.text)[1] == 1:
+        # Python ends with 1 for an exception. What a rank has printed of it says more than torchrun's table.
+        found = _captured(report) or _printed(ended, end, report) or found
     if found is None or found.kind.rpartition(".")[2] == report.kind:
         return ended
     where = place.short(place.of_user(report.frames, ended.own_code) or report.place, ended.own_code)
@@ -83,16 +86,17 @@ def _recorded(ended: Ended, end: Exit, report: Traceback, *, alone: bool) -> Rai
         own = [each for each in records if each.parent not in known]
     if status is not None:
         own = [each for each in own if each.code == int(status["code"])]
-    found = max(own, key=lambda each: each.time_ns, default=None)
+    of_torchrun = first_failure(report.text)[0]
+    found = _first_of(own, report.text) if of_torchrun else max(own, key=lambda each: each.time_ns, default=None)
     passed: set[int] = set()
     while found is not None and found.pid not in passed and _reports(found):
         passed.add(found.pid)
-        theirs = [each for each in records if each.parent == found.pid]
-        if not theirs:
+        first = _first_of([each for each in records if each.parent == found.pid], found.text)
+        if first is None:
             break
-        found = min(theirs, key=lambda each: (_is_lost(each), each.time_ns))
-    if found is not None and first_failure(found.text):
-        return found  # Of a rank that a signal ended, or that chose its code, nothing else is recorded.
+        found = first
+    if found is not None and first_failure(found.text)[0]:
+        return found
     if found is None or (_reports(found) and found.kind != _EXIT):
         return None
     if found.kind != _EXIT or found.handling is not None:
@@ -100,6 +104,16 @@ def _recorded(ended: Ended, end: Exit, report: Traceback, *, alone: bool) -> Rai
     if not found.message.strip():
         return None  # It said why before that, if it did.
     return msgspec.structs.replace(found, kind="sys.exit", text="")
+
+
+def _first_of(records: Sequence[Raised], table: str) -> Raised | None:
+    """Return the first of *records* that did not just lose another rank.
+
+    None if all did, and the one that failed first by torchrun's *table* was killed or chose its code: of it nothing is
+    recorded.
+    """
+    first = min(records, key=lambda each: (_is_lost(each), each.time_ns), default=None)
+    return None if first is not None and _is_lost(first) and first_failure(table)[1] not in (0, 1) else first
 
 
 def _captured(report: Traceback) -> Raised | None:
@@ -111,7 +125,7 @@ def _printed(ended: Ended, end: Exit, report: Traceback) -> Raised | None:
     """Return the exception that was printed before the report: the nearest that is none of a process that only lost
     another one."""
     status = _STATUS.search(report.error)
-    if status is not None and status["code"] != "1":
+    if (status is not None and status["code"] != "1") or first_failure(report.text)[1] not in (0, 1):
         return None
     seen: list[Traceback] = []
     for stream in ended.tails.get(end.process, ()):

@@ -47,7 +47,7 @@ def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
     if graph is not None:
         said = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
         return msgspec.structs.replace(read, error=_shown(kind, said))
-    failure = traceback.first_failure(f"{message}\n" if traceback.ROOT in message else text)
+    failure, _ = traceback.first_failure(f"{message}\n" if traceback.ROOT in message else text)
     if failure and kind.endswith("ChildFailedError"):
         return msgspec.structs.replace(read, error=f"{kind}: {failure}", place="", frames=())
     task = _TASK.match(message)

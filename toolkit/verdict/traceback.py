@@ -114,15 +114,16 @@ def last(tail: bytes) -> Traceback | None:
     return spare
 
 
-def first_failure(table: str) -> str:
-    """Return which rank failed first and how by torchrun's *table* of failures, "" if it does not say."""
+def first_failure(table: str) -> tuple[str, int]:
+    """Return (which rank failed first and how, its exit code, below 0 of a signal) by torchrun's *table* of failures,
+    ("", 0) if it does not say."""
     root = table.partition(ROOT)[2].partition("\n===")[0]
     program, failure = _PROGRAM.search(table), _FAILURE.search(root)
     if program is None or failure is None or "Traceback (most recent call last):" in root:
-        return ""  # Of a script with torchrun's @record the table has the exception itself.
+        return "", 0  # Of a script with torchrun's @record the table has the exception itself.
     code = int(failure["code"])
     how = f"was killed by {signal_name(-code)} (signal {-code})" if code < 0 else f"ended with code {code}"
-    return f"rank {failure['rank']} of {program['program']} failed first: it {how}"
+    return f"rank {failure['rank']} of {program['program']} failed first: it {how}", code
 
 
 def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
@@ -264,11 +265,11 @@ def _frames(lines: list[str]) -> tuple[str, ...]:
 def _traceback(lines: list[str], start: int, end: int, error: str, frames: list[str]) -> Traceback:
     """Return the traceback that begins at *start*, after those of its chain."""
     first, places = _first_of_chain(lines, start), _frames(frames)
-    failure = first_failure("\n".join(lines[start:])) if error.startswith(REPEATS) else ""
+    failure = first_failure("\n".join(lines[start:]))[0] if error.startswith(REPEATS) else ""
     if failure:
         error, places = f"{REPEATS}: {failure}", ()  # torchrun's own frames say nothing.
-        below = range(lines.index(ROOT, start), len(lines))
-        end = next((at for at in below if lines[at].startswith("===")), end - 1) + 1
+        root = next(at for at in range(start, len(lines)) if ROOT in lines[at])
+        end = next((at for at in range(root, len(lines)) if lines[at].startswith("===")), end - 1) + 1
     return Traceback(
         text="\n".join(lines[first:end]).rstrip(),
         error=error,

@@ -962,6 +962,36 @@ def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> No
         assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
 
 
+@pytest.mark.parametrize(
+    ("tag", "itself", "more"),
+    [
+        (b"this job", False, "; host algo-1 leads this job, as this host, algo-2, does: give every host the same list"),
+        (b"another.", False, ""),
+        (b"this job", True, ""),  # The other's name leads to this host.
+    ],
+    ids=["both lead", "another job's leader", "its own port"],
+)
+def test_a_host_that_leads_says_that_a_missing_host_leads_too(tag: bytes, itself: bool, more: str) -> None:
+    times = msgspec.structs.replace(TIMES, join_s=0.4)
+    with party(2, times=times, tag=b"this job") as together:
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1] if itself else together.where[1]
+        places = {"algo-1": "127.0.0.1"}
+        second = LeaderLink(("algo-2", "algo-1"), KEY, times, listener, tag=tag, rivals=places, port=port)
+        together.links.append(second)
+        together.done[second] = []
+        look_s = second._look_s
+        second.tell(Ready())
+
+        together.until(lambda: second._look_s > look_s and second._looks is None and second.verdict is not None)
+
+        said = second.protocol.barrier.reminder({"algo-1"}, math.inf)
+        assert said.partition(" of hosts")[0] == f"waiting for host algo-1 to join{more}"
+        assert second.verdict is not None
+        assert second.verdict.cause.text.startswith("waited 0.4 s in vain for host algo-1 (TOOLKIT_JOIN_S)")
+        assert not together.leader.refused and not second.refused
+
+
 def test_a_follower_whose_job_has_another_name_says_that_another_jobs_leader_answers() -> None:
     times = msgspec.structs.replace(TIMES, join_s=1.0)
     with party(2, times=times, tag=b"another.") as together:

@@ -2,7 +2,7 @@
 
 from toolkit.peers.messages import EndReport
 from toolkit.peers.protocol import ANSWER_S, TELL_EVERY_S
-from toolkit.peers.reports import in_vain, named, of_what, shared_address
+from toolkit.peers.reports import in_vain, named, of_what, shared_address, two_leaders, with_cause
 
 
 class StartBarrier:
@@ -17,6 +17,8 @@ class StartBarrier:
         self._addresses: dict[str, frozenset[str]] = {}
         self._spaces: dict[str, str] = {}
         self._seen: dict[str, frozenset[str]] = {}
+        # Where a leader of this job answers, too.
+        self._leaders: set[str] = set()
         self.begin(now_s)
 
     def begin(self, now_s: float) -> None:
@@ -39,6 +41,10 @@ class StartBarrier:
         self._surveys = False
         self._addresses = found
         self._seen[self._hosts[0]] = own
+
+    def leads(self, host: str) -> None:
+        """Note that at *host*, which has not joined, a leader of this job answers."""
+        self._leaders.add(host)
 
     def is_ready(self, host: str) -> None:
         self._ready.add(host)
@@ -74,7 +80,8 @@ class StartBarrier:
         if now_s < self._ends_s + (ANSWER_S if untold else 0.0):
             return None
         late = [*missing, *busy] or [self._hosts[0]]
-        return in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
+        report = in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
+        return with_cause(report, text=report.cause.text + self._of_leaders(missing))
 
     def reminder(self, absent: set[str], now_s: float) -> str:
         """Return, every few seconds, a line with the hosts that the job waits for; otherwise ""."""
@@ -84,7 +91,11 @@ class StartBarrier:
         missing, busy = self._missing(absent)
         ready = f"{named(busy)} to be ready" + of_what(busy, self._waits)
         parts = [f"{named(missing)} to join"] * bool(missing) + [ready] * bool(busy)
-        return "waiting for " + " and ".join(parts) if parts else ""
+        return "waiting for " + " and ".join(parts) + self._of_leaders(missing) if parts else ""
+
+    def _of_leaders(self, missing: list[str]) -> str:
+        leaders = [host for host in missing if host in self._leaders]
+        return f"; {two_leaders(self._hosts[0], leaders[0])}" if leaders else ""
 
     def _missing(self, absent: set[str]) -> tuple[list[str], list[str]]:
         """Return (followers that have not joined, followers that have joined and are not ready), in the job's order."""

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from toolkit.job.events import RankDone, Stop
@@ -27,6 +28,7 @@ from toolkit.peers.link import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, Lin
 from toolkit.peers.lookup import Place, numeric, text
 from toolkit.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
+from toolkit.peers.rivals import EVERY_S, LOOK_S, MOST, Rivals
 from toolkit.peers.space import Survey, own_space
 
 BACKLOG = 4096
@@ -43,7 +45,8 @@ class LeaderLink(Link):
 
     *judge* takes the step times of a host and returns (host, text) for each slow rank; that host and the leader log the
     text. *places*: the name or address, by host, of hosts that must have different addresses. *tag*: of the job, for
-    everybody; *facts*: what must be equal on all hosts (sameness.py).
+    everybody; *facts*: what must be equal on all hosts (sameness.py). *rivals*: the name or address, by host, where one
+    that does not join may lead, too (rivals.py), at *port*.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class LeaderLink(Link):
         places: dict[str, str] | None = None,
         tag: bytes = b"",
         facts: Mapping[str, str] | None = None,
+        rivals: Mapping[str, str] | None = None,
+        port: int = 0,
     ) -> None:
         super().__init__(hosts[0], key)
         self._tag, self._facts = tag, facts or {}
@@ -69,6 +74,11 @@ class LeaderLink(Link):
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
         self._found: dict[str, frozenset[str]] = {}
+        self._rivals, self._port = rivals or {}, port
+        self._looks: Rivals | None = None
+        self._look_s = now_s + min(LOOK_S, times.join_s / 2)
+        # The last nonces of this process: it may connect to itself.
+        self._nonces: deque[bytes] = deque(maxlen=UNPROVED_AT_ONCE)
         self._judge = judge
         self._hosts = frozenset(hosts[1:])
         self._listener = listener
@@ -89,6 +99,8 @@ class LeaderLink(Link):
                 self._accept()
             elif self._survey is not None and fd == self._survey.fd:
                 self._end_survey(self._survey)
+            elif self._looks is not None and fd == self._looks.fd:
+                self._end_look(self._looks)
             elif (connection := self._open.get(fd)) is not None:
                 self.on_ready(connection, events)
         now_s = time.monotonic()
@@ -97,6 +109,8 @@ class LeaderLink(Link):
             self.lose(connection)
         if self._survey is not None and now_s >= self._survey_ends_s:
             self._end_survey(self._survey)
+        if now_s >= self._look_s:
+            self._look_for_rivals(now_s)
         if self.protocol.next_s(now_s) <= 0:
             self._do(self.protocol.tick(now_s, time.monotonic_ns()))
             self._listen()
@@ -105,7 +119,7 @@ class LeaderLink(Link):
         """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
         survey_s = self._survey_ends_s - now_s if self._survey is not None else math.inf
-        return max(min(self.protocol.next_s(now_s), survey_s), 0.0)
+        return max(min(self.protocol.next_s(now_s), survey_s, self._look_s - now_s), 0.0)
 
     def tell(self, message: Message) -> None:
         """Take *message* from this host. Before a stop, handle what came earlier, the loss of a host included."""
@@ -129,9 +143,29 @@ class LeaderLink(Link):
         self._found = dict(survey.found)
         self._do(self.protocol.surveyed(self._found, time.monotonic(), frozenset(survey.own.copy())))
 
+    def _look_for_rivals(self, now_s: float) -> None:
+        """Look whether hosts that have not joined lead, too."""
+        absent = [host for host in self._rivals if host in self.protocol.members.absent]
+        if self.protocol.barrier.opened or self.verdict is not None or not absent:
+            self._look_s = math.inf
+            return
+        self._look_s = now_s + EVERY_S
+        if self._looks is None:
+            self._looks = Rivals({host: self._rivals[host] for host in absent[:MOST]}, self._port)
+            self._poll.register(self._looks.fd, READ)
+
+    def _end_look(self, looks: Rivals) -> None:
+        self._looks = None
+        self._poll.unregister(looks.fd)
+        looks.close()
+        for host, (nonce, tag) in looks.greetings.items():
+            if len(nonce) == NONCE_BYTES and tag == self._tag and nonce not in self._nonces:
+                self.protocol.barrier.leads(host)
+
     def close(self) -> None:
-        if self._survey is not None:
-            self._survey.close()
+        for thread in (self._survey, self._looks):
+            if thread is not None:
+                thread.close()
         for connection in list(self._open.values()):
             self._forget(connection)
         self._open.clear()
@@ -202,6 +236,7 @@ class LeaderLink(Link):
             connection.address = text(address)
             self.protocol.members.knocks(connection.address, connection.born_s)
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
+            self._nonces.append(connection.nonce)
             greeting = connection.nonce + self._tag
             if not self._write(connection, len(greeting).to_bytes(HEAD_BYTES, "big") + greeting):
                 self.lose(connection)

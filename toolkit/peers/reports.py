@@ -61,6 +61,12 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     )
 
 
+def two_leaders(me: str, other: str) -> str:
+    """Return what it means that at host *other*, which should join *me*, a leader of this job answers, too."""
+    way_out = "give every host the same list of hosts, in the same order"
+    return f"host {other} leads this job, as this host, {me}, does: {way_out}"
+
+
 def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
     """Return the report of a follower that has not met its leader in time."""
     report = in_vain([leader], join_s, at_ns, waits={})

@@ -46,6 +46,8 @@ def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | Follo
         places=_places(job),
         tag=tag,
         facts=facts,
+        rivals={host: cluster.address(host) for host in hosts[1:] if cluster.addresses.get(host) != host},
+        port=ports[0],
     )
 
 

@@ -23,7 +23,6 @@ ENCODES = {
     "modelparallel/world.py": "the ranks' configuration, which came from JSON",
     "modelparallel/recorder.py": "names of modules and numbers",
     "modelparallel/tf/partitioned.py": "names of layers",
-    "storage/mirror.py": "names that `paths.to_text` has encoded",
 }
 
 

@@ -106,13 +106,11 @@ class Raised(Record, frozen=True, kw_only=True):
 
 
 def create_stop_page(folder: Path) -> None:
-    """Create the stop page without a stop request, and forget which rank was done. Call it before the ranks of each
-    attempt start.
+    """Create the stop page without a stop request. Call it before the ranks of each attempt start.
 
     Raises:
         OSError: it cannot be written.
     """
-    (folder / layout.DONE_NAME).unlink(missing_ok=True)
     fd = os.open(folder / layout.STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The whole page, never truncated: a rank that has it mapped would die of SIGBUS at a missing byte.

@@ -198,6 +198,17 @@ def bubble(pad_s, counts, pipelines, layouts):
                 yield {"path": path, "modules": modules, "pipeline": pipeline, "microbatches": count, "steps": steps}
 
 
+def backward_order(pad_s, modules):
+    """The microbatches of this rank's backward passes, module by module, in the order in which they ran."""
+    build = lambda: Chain(*(Stage(8, pad_s / modules) for _ in range(SIZE * modules)))  # noqa: E731
+    x = y = torch.randn(32, 8)
+    with run(build, "order", path="server", microbatches=4, pipeline="simple") as model:
+        train = stepper(model, F.mse_loss)
+        for _ in range(4):
+            train(x, y)
+    yield [span["microbatch"] for span in recorded("order")[-1]["spans"] if span["kind"] == "backward"]
+
+
 def extent(spans):
     """When the first span begins, when the last one ends, and the time in spans."""
     begins, ends = [span["begin_ns"] for span in spans], [span["end_ns"] for span in spans]
@@ -283,7 +294,7 @@ def profile(rows):
         yield {"model": name, "modules": len(list(module.modules())), "seconds": min(times[1:]), **said}
 
 
-PARTS = {each.__name__: each for each in (gradients, bubble, memory, checkpointing, turns, profile)}
+PARTS = {each.__name__: each for each in (gradients, bubble, memory, checkpointing, turns, profile, backward_order)}
 
 torch.set_num_threads(1)
 for row in PARTS[sys.argv[1]](**json.loads(sys.argv[2])):

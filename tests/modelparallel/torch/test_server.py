@@ -196,6 +196,17 @@ def test_results_go_from_module_to_module_and_a_step_that_does_something_else_is
             assert said["asked"][2] > 4, case
 
 
+def test_a_rank_ends_the_backward_pass_of_one_microbatch_before_it_begins_the_next(tmp_path: Path) -> None:
+    options = json.dumps({"pad_s": 0.04, "modules": 4})
+    parameters = {"partitions": 2}
+
+    said = ended(
+        smp_ranks(PROGRAMS / "smp_bench.py", "backward_order", options, parameters=parameters, size=2, folder=tmp_path)
+    )
+
+    assert json.loads(said[1][0]) == [number for number in range(4) for _ in range(4)]
+
+
 def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:
     said = ended(smp_ranks(PROGRAMS / "smp_giving_way.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
 

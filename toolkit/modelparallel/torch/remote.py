@@ -505,6 +505,11 @@ class Remote:
         ]
         released = [*hop.released, *self.released(hop.rank)]
         asked, buffers = gradients_message(hop.call, gradients, places, released, onward=onward[1:], caller=caller)
+        if is_here:
+            # Now, before this task ends: else the turn goes to another microbatch, and this one's gradient comes late.
+            copies = [memoryview(bytearray(buffer)) for buffer in buffers]
+            self._on_backward(Message(self._messenger.me, BACKWARD, hop.key, asked, copies))
+            return
         self._messenger.send(hop.rank, BACKWARD, hop.key, asked, buffers)
 
     def _state(self, task: Task) -> bytes:

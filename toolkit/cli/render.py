@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)
     choices = Choices(
         user=user,
-        image=arguments.image or (asked.run.image or "" if arguments.kind != "slurm" else ""),
+        image=arguments.image or ((asked.run.image or "") if arguments.kind != "slurm" else ""),
         cpus=arguments.cpus,
         gpus=arguments.gpus,
         memory=arguments.memory or "",

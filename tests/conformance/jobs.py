@@ -164,7 +164,7 @@ def values(base: Base) -> None:
     base.program(SEES)
 
 
-@job("framework", framework=True)
+@job("framework", framework=True, own_network=True)
 def framework(base: Base) -> None:
     base.program(SEES)
 

@@ -1,5 +1,6 @@
 """One job of the comparison: run by sagemaker-training 5.1.4 or by this toolkit, and what was seen of it."""
 
+import functools
 import json
 import os
 import re
@@ -35,6 +36,15 @@ MPI4PY = "import runpy, sys\nsys.argv.pop(0)\nrunpy.run_path(sys.argv[0], run_na
 # Runs a job as PID 1 of a container, with a network and an sshd that are its own: nothing of it outlives it.
 CAGED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--net", "sh", "-c")
 CAGE = 'ip link set lo up; mount --bind "$CAGE_SSHD" /usr/sbin/sshd 2>/dev/null; exec "$@"'
+# Ports of its own, for a job that sees which one it is given: any other job of this machine may hold 7777.
+OWN_NETWORK = ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+
+@functools.cache
+def own_network() -> tuple[str, ...]:
+    """Return the command that gives a job ports of its own; nothing where this machine does not allow it."""
+    allowed = subprocess.run([*OWN_NETWORK, "true"], capture_output=True).returncode == 0
+    return OWN_NETWORK if allowed else ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Job:
     environ: dict[str, str]
     framework: bool = False  # In an image with AWS's PyTorch plug-in.
     caged: bool = False  # As PID 1.
+    own_network: bool = False  # Nobody else holds its ports, where this machine allows that.
     shell: bool = False  # As a child of bash.
     words: tuple[str, ...] = ()
     deadline_s: float = 40.0
@@ -159,6 +170,8 @@ class Job:
         command = [*([side.python, "-m", "sagemaker_training.cli.train"] if self.module else side.command), *self.words]
         if self.shell:
             command = ["bash", "-c", '"$@"; exit $?', "bash", *command]
+        if self.own_network:
+            command = [*own_network(), *command]
         if self.caged:
             command = [*CAGED, CAGE, "sh", *command]
         begun = time.monotonic()

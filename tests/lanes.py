@@ -4,10 +4,10 @@ The tests of a file run one after another, in one worker: they may share what a 
 tests of a folder in `TOGETHER` share one thing of this machine, such as the container engine. Those of a file in
 `APART` share nothing and are dealt out one by one.
 
-Many tests wait: for containers, heartbeats, patience and other processes. Those of tests/train, tests/local and
-tests/mpi use 0.46 of a core (an eighth of them, measured on 2 cores). So there are more workers than cores, and what
-waits and what computes is dealt out in turn. All others, whose files take seconds, come last, so that no worker idles
-at the end.
+Many tests wait: for containers, heartbeats, patience and other processes. Those of tests/train, tests/commands/simulate
+and tests/mpi use 0.46 of a core (an eighth of them, measured on 2 cores). So there are more workers than cores, and
+what waits and what computes is dealt out in turn. All others, whose files take seconds, come last, so that no worker
+idles at the end.
 """
 
 from collections.abc import Iterable
@@ -17,14 +17,29 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/docker/", "tests/slurm/")
-APART = ("tests/faults/test_matrix.py", "tests/compiler/test_torch.py")
+APART = ("tests/faults/test_matrix.py", "tests/rank/compiler/test_torch.py")
 WAITS = (
-    *("tests/docker/", "tests/slurm/", "tests/mpi/", "tests/train/", "tests/storage/", "tests/soak/", "tests/local/"),
+    *(
+        "tests/docker/",
+        "tests/slurm/",
+        "tests/mpi/",
+        "tests/train/",
+        "tests/storage/",
+        "tests/soak/",
+        "tests/commands/simulate/",
+    ),
     "tests/faults/",
 )
 COMPUTES = (
-    *("tests/compiler/", "tests/modelparallel/", "tests/dataparallel/", "tests/fuzz/", "tests/horovod/", "tests/xla/"),
-    *("tests/tensorflow/", "tests/jax/", "tests/entrypoints/", "tests/profiler/", "tests/standalone/"),
+    *(
+        "tests/rank/compiler/",
+        "tests/rank/modelparallel/",
+        "tests/rank/dataparallel/",
+        "tests/fuzz/",
+        "tests/horovod/",
+        "tests/rank/xla/",
+    ),
+    *("tests/tensorflow/", "tests/jax/", "tests/entrypoints/", "tests/rank/profiler/", "tests/rank/hook/"),
 )
 
 

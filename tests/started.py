@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.forking import TORCH, Fork
 from tests.ports import free_port
-from toolkit.launchers.compat import FOLDER
-from toolkit.launchers.environment import HOOK
+from toolkit.train.launchers.compat import FOLDER
+from toolkit.train.launchers.environment import HOOK
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests/programs"

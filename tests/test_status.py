@@ -12,8 +12,8 @@ import pytest
 
 from tests.project.test_pythons import interpreters
 from tests.project.test_startup import imported_by
-from toolkit import status_pages
-from toolkit.status_pages import RankStatus, Stop
+from toolkit.status_pages import pages
+from toolkit.status_pages.pages import RankStatus, Stop
 
 ROOT = Path(__file__).parents[1]
 # Does what it is told: each line is an expression, whose value it prints, or a statement.
@@ -63,7 +63,7 @@ class Rank:
     @property
     def told(self) -> RankStatus:
         assert self.folder is not None
-        found = status_pages.read_rank(self.folder / f"rank-{self.process.pid}")
+        found = pages.read_rank(self.folder / f"rank-{self.process.pid}")
         assert found is not None
         return found
 
@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
     """The folder as `train` makes it."""
     made = tmp_path / "status"
     made.mkdir()
-    status_pages.create_stop_page(made)
+    pages.create_stop_page(made)
     return made
 
 
@@ -99,7 +99,7 @@ def rank(folder: Path, start: Callable[..., Rank]) -> Rank:
 
 def ask(folder: Path, *, within_s: float = 100.0, step: int | None = None) -> None:
     deadline_ns = time.monotonic_ns() + int(within_s * 1e9)
-    status_pages.request_stop(
+    pages.request_stop(
         folder, Stop(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step)
     )
 
@@ -230,7 +230,7 @@ def test_a_rank_that_is_too_slow_for_the_agreed_step_is_told_before_the_deadline
         signal=15,
         stop_step=step,
     )
-    status_pages.request_stop(folder, asked)
+    pages.request_stop(folder, asked)
 
     assert rank.do("status.should_stop(7)") == str(stops)
 
@@ -334,7 +334,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_page(folder: Path, rank:
 
     assert ended == "0"
     assert rank.told == before
-    assert list(status_pages.read_all(folder)) == [rank.process.pid]
+    assert list(pages.read_all(folder)) == [rank.process.pid]
 
 
 def test_a_forked_child_has_a_page_of_its_own_once_it_tells(folder: Path, rank: Rank) -> None:
@@ -346,8 +346,8 @@ def test_a_forked_child_has_a_page_of_its_own_once_it_tells(folder: Path, rank: 
     rank.do("os.waitpid(pid, 0)")
 
     assert rank.told == before
-    assert {told.step for told in status_pages.read_all(folder).values()} == {5, 900}
-    assert status_pages.read_all(folder)[pid].heartbeats == 1
+    assert {told.step for told in pages.read_all(folder).values()} == {5, 900}
+    assert pages.read_all(folder)[pid].heartbeats == 1
 
 
 def test_a_forked_child_dies_of_sigterm_as_ever(folder: Path, rank: Rank) -> None:
@@ -429,7 +429,7 @@ def test_a_file_system_that_takes_no_files_is_harmless(start: Callable[..., Rank
 def test_the_import_is_light() -> None:
     found = imported_by("from toolkit import status")
 
-    assert found == {"toolkit", "toolkit.status", "toolkit.status_layout", "struct", "_struct"}
+    assert found == {"toolkit", "toolkit.status", "toolkit.status_pages.layout", "struct", "_struct"}
 
 
 @pytest.mark.parametrize("version", list(interpreters()) or ["none"])
@@ -478,17 +478,14 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         assert first.stdout is not None
         # From its second heartbeat on it has asked, so that SIGTERM does not end it.
         until_s = time.monotonic() + 60
-        while (
-            not any(told.heartbeats > 1 for told in status_pages.read_all(folder).values())
-            and time.monotonic() < until_s
-        ):
+        while not any(told.heartbeats > 1 for told in pages.read_all(folder).values()) and time.monotonic() < until_s:
             time.sleep(0.001)
         now_ns = time.monotonic_ns()
-        step = status_pages.common_step(status_pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
+        step = pages.common_step(pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)
         first.send_signal(signal.SIGTERM)
         said = first.stdout.read()
-    status_pages.create_stop_page(folder)
+    pages.create_stop_page(folder)
     second = subprocess.run(
         [sys.executable, program], env={**environ, "STEP_S": "0"}, capture_output=True, text=True, timeout=60
     )

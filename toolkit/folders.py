@@ -67,8 +67,8 @@ def fail(error: OSError) -> NoReturn:
 
 
 def named_elsewhere(_: OSError) -> None:
-    """The handler of readers whose caller names what cannot be listed (jobs/reading.py does so for a job's output),
-    and of those who only look for a hint."""
+    """The handler of readers whose caller names what cannot be listed (commands/jobs/reading.py does so for a job's
+    output), and of those who only look for a hint."""
 
 
 def as_absent(_: OSError) -> None:

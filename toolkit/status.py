@@ -7,7 +7,7 @@ it, no call fails or waits, even if the files are gone; at worst nothing is writ
 the costs.
 
 A heartbeat is a copy of 72 bytes into a mapped page, without a system call; `train` reads it at any time
-(status_layout.py). One call into C copies all fields, so the GIL makes it atomic for threads and signal handlers.
+(status_pages/layout.py). One call into C copies all fields, so the GIL makes it atomic for threads and signal handlers.
 
 Warnings:
 - The script pays for the import of this module: it imports only os, struct and time (at most 3 ms,
@@ -21,7 +21,7 @@ import os
 import time
 from _thread import get_ident  # threading's, without its import.
 
-from toolkit import status_layout as layout
+from toolkit.status_pages import layout as layout
 
 TYPE_CHECKING = False  # As typing's, without importing it: 10 ms.
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class _Pages:
 # The only state of this module: the pages of this process.
 _pages: _Pages | None = None
 _watches_forks = False
-# The step timer, where the steps of this process are measured (toolkit/profiler/status_hooks.py sets it).
+# The step timer, where the steps of this process are measured (toolkit/rank/profiler/status_hooks.py sets it).
 _listener: "Listener | None" = None
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.cli.main import main
-from toolkit.series import samples, steps
+from toolkit.series import samples, step_records
 
 START_S = 1_760_000_000.0
 
@@ -17,8 +17,8 @@ def job(tmp_path: Path) -> Path:
     for index in range(120):
         writer.add(START_S + index / 2, [50.0])
     writer.close()
-    steps.Writer(monitor / "steps").add(
-        [steps.Step(rank=0, step=n, end_s=START_S + 5 + n, step_s=1.0, data_s=0.8) for n in range(50)]
+    step_records.Writer(monitor / "steps").add(
+        [step_records.Step(rank=0, step=n, end_s=START_S + 5 + n, step_s=1.0, data_s=0.8) for n in range(50)]
     )
     told = {"host": "algo-1", "start_s": START_S, "interval_s": 0.5, "machine": {"cores": 4}}
     (monitor / "monitor.json").write_text(json.dumps(told))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from tests.train.base import Base
 from tests.train.test_stop_early import until
 from toolkit import __version__

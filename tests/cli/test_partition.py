@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
 from tests.parallelism.shapes import SHAPES
+from tests.rank.modelparallel.started import PROGRAMS, ended, smp_ranks
 from toolkit.parallelism import decision
 from toolkit.parallelism.partitioner import decide
 

@@ -1,4 +1,4 @@
-"""`toolkit profile`: its errors. tests/profiler/test_tracing.py has a rank that answers it."""
+"""`toolkit profile`: its errors. tests/rank/profiler/test_tracing.py has a rank that answers it."""
 
 import os
 import shutil

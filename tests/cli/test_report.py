@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.folders import failed, report, simulated
+from tests.commands.jobs.folders import failed, report, simulated
 
 
 def toolkit_report(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.rules.document import EXPECTED
+from toolkit.train.log_rules.document import EXPECTED
 
 PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text()
 RULES = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from toolkit.diagnosis import configuration, files
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.job import diagnose

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.commands.simulate.test_detached import DEAF, Desk, until
 from tests.docker.engine import Engine
 from tests.docker.test_run import WAITS
-from tests.local.test_detached import DEAF, Desk, until
 from toolkit.series import samples
 
 pytestmark = pytest.mark.docker

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from tests.docker.engine import ROOT, Engine
-from tests.local.toolkit_run import ToolkitRun
 from tests.mpi.test_places import NOBODY, as_nobody, root
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, root]

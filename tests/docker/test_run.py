@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from tests.docker.engine import Engine
-from tests.local.toolkit_run import ToolkitRun
-from toolkit.supervise.signals import SAME_REQUEST_S
+from toolkit.train.supervise.signals import SAME_REQUEST_S
 
 pytestmark = pytest.mark.docker
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.toolkit_run import ROOT, ToolkitRun
+from tests.commands.simulate.toolkit_run import ROOT, ToolkitRun
 
 BED = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds").absolute() / "transformers"
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from toolkit.cli.main import main
 
 pytestmark = [

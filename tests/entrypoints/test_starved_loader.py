@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.toolkit_run import ROOT, ToolkitRun
+from tests.commands.simulate.toolkit_run import ROOT, ToolkitRun
 
 MISSING = [name for name in ("torch", "sklearn", "numpy") if find_spec(name) is None]
 pytestmark = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 
 MISSING = [name for name in ("torch", "sklearn") if find_spec(name) is None]
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ROOT
+from tests.commands.simulate.toolkit_run import ROOT
 from tests.tensorflow.bed import InBed, needs_bed
 
 pytest.importorskip("sklearn", reason="not installed: scikit-learn")

@@ -21,7 +21,7 @@ from types import TracebackType
 from tests.faults.launchers import ENGINES, Launcher
 from tests.ports import free_ports
 from tests.train.base import ROOT, Base
-from toolkit.supervise.kernel import marked
+from toolkit.train.supervise.kernel import marked
 
 MARKER = "FAULT_MATRIX"
 RANK = Path(__file__).with_name("rank.py")

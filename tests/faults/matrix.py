@@ -20,7 +20,7 @@ from tests.faults.hosts import Host, Hosts
 from tests.faults.launchers import ENGINES, Launcher
 from tests.faults.table import COLLATERAL, GIVEN_UP, Fault
 from toolkit.records import Record
-from toolkit.supervise.signals import SAME_REQUEST_S
+from toolkit.train.supervise.signals import SAME_REQUEST_S
 
 HERE_S = 300.0
 # A host that should have ended long ago is given up.

@@ -55,7 +55,7 @@ SMDDP = ("raises", "rank-sigkill", "saves")
 SMP = ("raises-in-step", "rank-sigkill-in-step")
 XLA = ("raises", "rank-sigkill")
 JAX = ("fewer-steps", "rank-sigkill", "exits-3")
-# Left to scripts/faults: tests/peers and tests/train/test_together.py have the same, in a second.
+# Left to scripts/faults: tests/train/peers and tests/train/test_together.py have the same, in a second.
 LONG = ("outage", "large-packets-lost", "train-restarted-leader", "silent-after-a-cause", "two-jobs")
 FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")
 FOUR_TORCHRUN = ("raises-slowly", "train-sigkill-leader")

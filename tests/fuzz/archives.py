@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fuzz.places import fresh
 from tests.fuzz.target import target
 from toolkit.errors import PlatformError, UserError
-from toolkit.source.unpack import is_tar, unpack
+from toolkit.train.source.unpack import is_tar, unpack
 
 NAMES = (
     *(

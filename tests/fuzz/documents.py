@@ -14,14 +14,14 @@ from tests.fuzz.places import fresh
 from tests.fuzz.target import target
 from toolkit import settings
 from toolkit.errors import ToolkitError
+from toolkit.job.file.job_file import complete
+from toolkit.job.file.options import Options, Origin, from_file
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
-from toolkit.jobfile.options import Options, Origin, from_file
-from toolkit.jobfile.spec import complete
-from toolkit.launchers import table as launchers
 from toolkit.log import Log
-from toolkit.platforms import table as platforms
-from toolkit.source import classify
+from toolkit.train.launchers import table as launchers
+from toolkit.train.platforms import table as platforms
+from toolkit.train.source import classify
 
 MACHINE = Machine(cpus=2, cpus_total=2, memory_bytes=1 << 30, interfaces=("lo", "eth0"), route_interface="eth0")
 WITHIN_S = 5.0

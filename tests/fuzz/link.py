@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.fuzz.documents import texts, values
 from tests.fuzz.target import target
-from tests.peers.wired import TIMES, party
+from tests.train.peers.wired import TIMES, party
 from toolkit.job.events import AllReady
-from toolkit.peers.follower import Follower
-from toolkit.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
-from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Down, Ready, Up
-from toolkit.peers.protocol import LogLine, Send
+from toolkit.train.peers.follower import Follower
+from toolkit.train.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
+from toolkit.train.peers.leader import Leader
+from toolkit.train.peers.messages import Down, Ready, Up
+from toolkit.train.peers.protocol import LogLine, Send
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 SIDES: dict[Direction, tuple[type[msgspec.Struct], ...]] = {"up": get_args(Up), "down": get_args(Down)}

@@ -14,9 +14,9 @@ from tests.fuzz.target import target
 from toolkit import settings
 from toolkit.errors import ToolkitError
 from toolkit.log import Log
-from toolkit.platforms import table as platforms
-from toolkit.supervise import process
-from toolkit.supervise.console import Console, Outlets
+from toolkit.train.platforms import table as platforms
+from toolkit.train.supervise import process
+from toolkit.train.supervise.console import Console, Outlets
 
 NAMES = (
     *("algo-1", "algo-2", "../../..", "..", ".", "", "/", "/etc", "a/b", "a\0b", "~", "a b", "é", "\ud800", "日" * 100),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.fuzz.places import fresh
 from tests.fuzz.target import target
-from tests.launchers.jobs import job_of
+from tests.train.launchers.jobs import job_of
 from toolkit.job.job import Script
-from toolkit.source import install
-from toolkit.source.install import phase
+from toolkit.train.source import install
+from toolkit.train.source.install import phase
 
 WITHIN_S = 5.0
 WORDS = (

@@ -9,11 +9,11 @@ import pytest
 
 from tests.fuzz.__main__ import EXAMPLES, TARGETS
 from tests.train.base import ROOT
+from toolkit.job.documents import folder_names
 from toolkit.metrics import warn
-from toolkit.platforms import names
-from toolkit.platforms.sagemaker import read
-from toolkit.source import install, unpack
-from toolkit.supervise import process
+from toolkit.train.platforms.sagemaker import read_job
+from toolkit.train.source import install, unpack
+from toolkit.train.supervise import process
 
 # Bugs that were there once, by the target that finds each: (module, name, what stood there).
 PLANTED: dict[str, tuple[str, Any, str, Any]] = {
@@ -32,8 +32,8 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
         lambda path: path.is_file(),
     ),
     "an extended header whose numbers are none": ("archives", unpack, "_members", lambda tar: iter(tar)),
-    "a host named ../../..": ("names", names, "check_hosts", lambda *_: None),
-    "10^400 processes on a host": ("documents", read, "MOST", 10**500),
+    "a host named ../../..": ("names", folder_names, "check_hosts", lambda *_: None),
+    "10^400 processes on a host": ("documents", read_job, "MOST", 10**500),
 }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataparallel.test_cuda import gpus
+from tests.rank.dataparallel.test_cuda import gpus
 from tests.train.base import Base, Done
 
 pytestmark = [

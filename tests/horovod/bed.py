@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 
 ROOT = Path(__file__).parents[2]
 BEDS = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds"))

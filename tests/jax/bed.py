@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ROOT, ToolkitRun
+from tests.commands.simulate.toolkit_run import ROOT, ToolkitRun
 
 BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "jax"
 READY = (BED / ".ready").exists()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.simulate.toolkit_run import ROOT
 from tests.jax.bed import InBed, needs_bed
-from tests.local.toolkit_run import ROOT
 
 pytestmark = needs_bed
 DIGITS = str(ROOT / "entrypoints/jax_digits/job.toml")

@@ -1,4 +1,4 @@
-"""Hyperparameters to argv, by tables. What sagemaker-training itself gives is in tests/platforms/sagemaker."""
+"""Hyperparameters to argv, by tables. What sagemaker-training itself gives is in tests/train/platforms/sagemaker."""
 
 import argparse
 import json

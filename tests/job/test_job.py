@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.launchers.jobs import job_of
+from tests.train.launchers.jobs import job_of
 from toolkit.settings import Settings
 
 

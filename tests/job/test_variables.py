@@ -1,4 +1,4 @@
-"""SM_* beyond what the goldens of tests/platforms/sagemaker show, and what of an environment fits a process."""
+"""SM_* beyond what the goldens of tests/train/platforms/sagemaker show, and what of an environment fits a process."""
 
 import errno
 import json

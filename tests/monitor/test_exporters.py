@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import DEADLINE_S, ROOT, ToolkitRun
+from tests.commands.simulate.toolkit_run import DEADLINE_S, ROOT, ToolkitRun
 from toolkit.job.exports import Exports, ExportsConfig
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample

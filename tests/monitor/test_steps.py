@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import status_layout as layout
 from toolkit.monitor.roster import Listed, Roster
-from toolkit.monitor.steps import Steps
-from toolkit.profiler.ring import Ring
+from toolkit.monitor.step_reader import Steps
+from toolkit.rank.profiler.ring import Ring
+from toolkit.status_pages import layout as layout
 
 MS = 1_000_000
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from toolkit.dataparallel import backend
+from toolkit.rank.dataparallel import backend
 
 ROUNDS = 60
 RELEASING_S = 0.001  # How long gloo's thread takes, at most, from a collective's end to its wait for the GIL.

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 
-from toolkit.dataparallel import backend
-from toolkit.dataparallel.reduce import reducer
+from toolkit.rank.dataparallel import backend
+from toolkit.rank.dataparallel.reduce import reducer
 
 torch.set_num_threads(1)
 # Measure both ways, but ignore which is faster: on a busy machine that is random, and not tested here.

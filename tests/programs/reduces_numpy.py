@@ -9,7 +9,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from toolkit.dataparallel.tf import shared
+from toolkit.rank.dataparallel.tf import shared
 
 scene = sys.argv[1]
 # Measure both ways, but ignore which is faster: on a busy machine that is random, and not tested here.

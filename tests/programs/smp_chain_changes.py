@@ -8,7 +8,7 @@ import torch.nn as nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import smdistributed.modelparallel.torch as smp
-from toolkit.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.step import runner
 
 SIZE, BATCH, MICROBATCHES = 6, 8, 4
 torch.set_default_dtype(torch.float64)

@@ -19,9 +19,9 @@ import torch.nn as nn
 from torch.nn.utils import clip_grad_norm_
 
 import smdistributed.modelparallel.torch as smp
-from toolkit.modelparallel import norms
-from toolkit.modelparallel.errors import SMPError
-from toolkit.modelparallel.torch import far
+from toolkit.rank.modelparallel import norms
+from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.torch import remote_tensor as far
 
 SIZE, MICROBATCHES = 6, 2
 
@@ -217,7 +217,7 @@ ERRORS = {
 
 
 def smp_error(text):
-    from toolkit.modelparallel.errors import SMPError
+    from toolkit.rank.modelparallel.errors import SMPError
 
     return SMPError(text)
 
@@ -434,7 +434,7 @@ def chain():
     for number, module in enumerate(net):
         smp.set_partition(module, int(number > 0))
     error = compared(net, steps=3)
-    from toolkit.modelparallel.torch.step import runner
+    from toolkit.rank.modelparallel.torch.step import runner
 
     return [error, len(runner().shortcut._steps), runner().shortcut.why]
 

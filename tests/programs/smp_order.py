@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.nn as nn
 
 import smdistributed.modelparallel.torch as smp
-from toolkit.modelparallel import world
+from toolkit.rank.modelparallel import world
 
 said = {}
 

@@ -1,4 +1,4 @@
-"""Two ranks: gradients averaged by toolkit.modelparallel.torch.replicas, against the mean of both ranks' gradients."""
+"""Two ranks: gradients averaged by toolkit.rank.modelparallel.torch.replicas, against the mean of both ranks' gradients."""
 
 import copy
 import sys
@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from toolkit.modelparallel.torch.averaging import Averager
-from toolkit.modelparallel.torch.replicas import equalise
+from toolkit.rank.modelparallel.torch.averaging import Averager
+from toolkit.rank.modelparallel.torch.replicas import equalise
 
 CAP_MB = 0.0005
 

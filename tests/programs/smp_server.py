@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import smdistributed.modelparallel.torch as smp
-from toolkit.modelparallel.torch import far
+from toolkit.rank.modelparallel.torch import remote_tensor
 
 SIZE, WORDS = 8, 12
 PARTITIONS = int(os.environ["WORLD_SIZE"])
@@ -168,7 +168,7 @@ def run(pipeline, microbatches):
 
 said = []
 for pipeline, microbatches, is_far in json.loads(sys.argv[1]):
-    far.FROM_BYTES = 0 if is_far else 1 << 30
+    remote_tensor.FROM_BYTES = 0 if is_far else 1 << 30
     said.append(run(pipeline, microbatches))
     smp.barrier()
     smp.shutdown()

@@ -249,7 +249,7 @@ found["numbers"] = [old.get_world_size(), old.get_rank(), old.get_local_rank(), 
 # TensorFlow's transport of arrays if torchrun starts the ranks.
 import numpy as np
 
-from toolkit.dataparallel.tf.transport import connect
+from toolkit.rank.dataparallel.tf.transport import connect
 
 way = connect()
 array, told = np.full(3, rank + 1, "f4"), np.full(2, rank, "i8")

@@ -62,7 +62,7 @@ SCRIPT_SIDE = (
     "xla",
 )
 # Pure files of the script side that commands of `toolkit` also call: they need nothing of a rank.
-SHARED_WITH_CLI = ("compiler/batch.py", "compiler/scaling.py")
+SHARED_WITH_CLI = ("commands/batch/search.py", "commands/batch/scaling.py")
 SCRIPT_SIDE_MAY_USE = (
     "__init__",
     "records",

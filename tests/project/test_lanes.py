@@ -40,8 +40,8 @@ def test_a_test_is_dealt_out_with_its_file_or_folder_or_by_itself(nodeid: str, d
 def test_what_waits_and_what_computes_is_dealt_out_in_turn_and_before_all_else() -> None:
     nodeids = [
         "tests/cli/test_main.py::a",
-        "tests/compiler/test_torch.py::b",
-        "tests/compiler/test_torch.py::c",
+        "tests/rank/compiler/test_torch.py::b",
+        "tests/rank/compiler/test_torch.py::c",
         "tests/docker/test_end.py::d",
         "tests/faults/test_matrix.py::e",
         "tests/docker/test_run.py::f",

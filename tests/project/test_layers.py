@@ -146,8 +146,8 @@ def package_with(folder: Path, **files: str) -> Path:
         ("from .. import train", "it is in a higher layer"),
         ("def late():\n    from toolkit.train import walk", "it is in a higher layer"),
         ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it is in a higher layer"),
-        ("import toolkit.probe.look", "packages of one layer do not import each other"),
-        ("import toolkit.standalone.site", "the launcher side never imports the script side"),
+        ("import toolkit.train.probe.look", "packages of one layer do not import each other"),
+        ("import toolkit.rank.hook.site", "the launcher side never imports the script side"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None:
@@ -156,7 +156,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None
     found = layers.faults(package)
 
     assert len(found) >= 1
-    assert all(line.startswith("launchers/table.py:") and line.endswith(reason) for line in found)
+    assert all(line.startswith("train/launchers/table.py:") and line.endswith(reason) for line in found)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> N
     package = package_with(
         tmp_path,
         standalone__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
-        profiler__spans="import toolkit.standalone.site",
+        profiler__spans="import toolkit.rank.hook.site",
         errors="",
         records="",
         settings="",
@@ -189,8 +189,8 @@ def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> N
 
     may = "the script side knows only records, errors, metrics, status_layout, parallelism, ranks"
     assert layers.faults(package) == [
-        f"profiler/spans.py:1: imports standalone/site.py: {may}",
-        f"standalone/site.py:2: imports settings.py: {may}",
+        f"profiler/spans.py:1: imports rank/hook/site.py: {may}",
+        f"rank/hook/site.py:2: imports settings.py: {may}",
     ]
 
 

@@ -18,11 +18,11 @@ ENCODES = {
     "metrics/file.py": "samples: names and numbers, encoded for every line",
     "series/sample_writer.py": "the monitor's own names of columns",
     "series/debugger_writer.py": "the monitor's own names of metrics",
-    "report/document.py": "the schema",
+    "commands/report/document.py": "the schema",
     "parallelism/decision.py": "names of modules; on the base layer",
-    "modelparallel/world.py": "the ranks' configuration, which came from JSON",
-    "modelparallel/recorder.py": "names of modules and numbers",
-    "modelparallel/tf/partitioned.py": "names of layers",
+    "rank/modelparallel/world.py": "the ranks' configuration, which came from JSON",
+    "rank/modelparallel/recorder.py": "names of modules and numbers",
+    "rank/modelparallel/tf/partitioned.py": "names of layers",
 }
 
 
@@ -60,25 +60,25 @@ LISTING = ("os.walk", "os.fwalk", "os.listdir", "os.scandir", "glob.glob", "glob
 LISTING_METHODS = ("glob", "rglob", "iterdir")
 LISTS = {
     "folders.py": "the one place",
-    "status_pages.py": "the run's own folder in memory; without it no rank has a page",
-    "probe/host.py": "/sys and /proc: what is not there is not measured",
-    "probe/ranks.py": "/proc",
-    "probe/port.py": "/proc",
-    "supervise/kernel.py": "/proc",
+    "status_pages/pages.py": "the run's own folder in memory; without it no rank has a page",
+    "machine.py": "/sys and /proc: what is not there is not measured",
+    "train/probe/ranks.py": "/proc",
+    "train/probe/port.py": "/proc",
+    "train/supervise/kernel.py": "/proc",
     "monitor/processes.py": "/proc",
     "monitor/sources/traffic.py": "/sys",
-    "monitor/steps.py": "the run's own folder, many times a second; an error ends nothing and is tried again",
-    "local/containers.py": "/dev",
-    "local/owners.py": "root's, by descriptors, so that no link is followed; what cannot be listed stays root's",
+    "monitor/step_reader.py": "the run's own folder, many times a second; an error ends nothing and is tried again",
+    "commands/simulate/containers.py": "/dev",
+    "commands/simulate/owners.py": "root's, by descriptors, so that no link is followed; what cannot be listed stays root's",
     "storage/scan.py": "/proc",
-    "local/mounts.py": "a program of the standard library alone; an error ends it with the reason",
+    "commands/simulate/mounts.py": "a program of the standard library alone; an error ends it with the reason",
     "cli/docs.py": "the toolkit's own pages",
-    "standalone/kubeflow_progress.py": "the run's own folder; beside the script, the standard library alone",
-    "standalone/jax_rank.py": "/proc",
-    "standalone/site/sitecustomize.py": "/proc",
-    "profiler/tensorflow_window.py": "the folder that TensorFlow's profiler has just made for this window",
-    "compiler/torch/dump.py": "how large the toolkit's own dump is; beside the script",
-    "compiler/torch/budget.py": "/proc",
+    "rank/hook/kubeflow_progress.py": "the run's own folder; beside the script, the standard library alone",
+    "rank/hook/jax_rank.py": "/proc",
+    "rank/hook/site/sitecustomize.py": "/proc",
+    "rank/profiler/tensorflow_window.py": "the folder that TensorFlow's profiler has just made for this window",
+    "rank/compiler/torch/dump.py": "how large the toolkit's own dump is; beside the script",
+    "rank/compiler/torch/budget.py": "/proc",
 }
 
 
@@ -106,10 +106,10 @@ LOOKING_NAMES = {*LOOKING_METHODS, *(name.rpartition(".")[2] for name in LOOKING
 # Of an os.DirEntry these raise what is not ENOENT.
 OF_ENTRIES = ("entry.is_symlink", "entry.is_dir", "entry.is_file", "e.is_dir")
 LOOKS = {
-    "local/mounts.py": "a program of the standard library alone; mounting gives the error",
-    "profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be looked at cannot be written either",
-    "profiler/window.py": "the file that Kineto has just written, to be told that there is none",
-    "standalone/site/sitecustomize.py": "the run's own folder; beside the script, the standard library alone",
+    "commands/simulate/mounts.py": "a program of the standard library alone; mounting gives the error",
+    "rank/profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be looked at cannot be written either",
+    "rank/profiler/window.py": "the file that Kineto has just written, to be told that there is none",
+    "rank/hook/site/sitecustomize.py": "the run's own folder; beside the script, the standard library alone",
 }
 # Functions of the toolkit's own with such names.
 OWN = ("tracing.exists", "steps.exists")
@@ -186,8 +186,8 @@ def test_the_guard_takes_what_tells_the_two_apart(tmp_path: Path, line: str) -> 
 # The packages that read what a job left, and may meet a FIFO or a file without an end there.
 READERS = ("jobs", "report", "diagnosis", "series", "traces", "metrics")
 READS = {
-    "jobs/secrets.py": "a file beside the job, which must be no link either",
-    "report/html/page.py": "the toolkit's own parts of pages",
+    "commands/jobs/secrets.py": "a file beside the job, which must be no link either",
+    "commands/report/html/page.py": "the toolkit's own parts of pages",
     "series/findings.py": "appends; a FIFO there never waits",
     "series/blocks.py": "makes a new file",
     "series/debugger_writer.py": "the file that this monitor has just made",

@@ -39,8 +39,8 @@ HEAVY = (
     "rich",
     "psutil",
     "pytest",
-    "toolkit.local",
-    "toolkit.report",
+    "toolkit.commands.simulate",
+    "toolkit.commands.report",
     "toolkit.monitor",
 )
 
@@ -56,12 +56,12 @@ LATER = (
     "socket",
     "subprocess",
     "threading",
-    "toolkit.jobfile",
+    "toolkit.job.file",
     "toolkit.metrics.capture",
-    "toolkit.peers",
-    "toolkit.rules",
-    "toolkit.source.unpack",
-    "toolkit.verdict",
+    "toolkit.train.peers",
+    "toolkit.train.log_rules",
+    "toolkit.train.source.unpack",
+    "toolkit.train.verdict",
 )
 
 
@@ -103,7 +103,7 @@ def test_what_only_some_jobs_need_is_not_imported_before_the_script_starts(tmp_p
     base = Base(tmp_path)
     base.program("print('on')\n")
     statement = (
-        "import os; from toolkit.log import Log; from toolkit.supervise import children; there = {}; "
+        "import os; from toolkit.log import Log; from toolkit.train.supervise import children; there = {}; "
         "start = children.spawn; "
         "children.spawn = lambda *given, **named: there.update(sys.modules) or start(*given, **named); "
         "from toolkit.train.walk import train; train(dict(os.environ), interpreter=sys.executable, log=Log()); "
@@ -111,7 +111,7 @@ def test_what_only_some_jobs_need_is_not_imported_before_the_script_starts(tmp_p
         f"assert not set(there) & set({LATER}), set(there) & set({LATER})"
     )
 
-    assert "toolkit.verdict" in imported_by(statement, base.environ())
+    assert "toolkit.train.verdict" in imported_by(statement, base.environ())
 
 
 def test_a_heavy_import_would_be_seen() -> None:
@@ -125,7 +125,7 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
         "toolkit.cli.outermost",
         "toolkit.cli.start",
     }
-    found = imported_by("from toolkit.cli import start, streams; from toolkit.supervise import signals")
+    found = imported_by("from toolkit.cli import start, streams; from toolkit.train.supervise import signals")
 
     ours = {
         "toolkit",
@@ -133,8 +133,8 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
         "toolkit.cli.outermost",
         "toolkit.cli.start",
         "toolkit.cli.streams",
-        "toolkit.supervise",
-        "toolkit.supervise.signals",
+        "toolkit.train.supervise",
+        "toolkit.train.supervise.signals",
     }
     assert {name for name in found if name.startswith("toolkit")} == ours
     assert not found & {"re", "typing", "msgspec", "pathlib", "importlib.util", "dataclasses"}

@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 
 from toolkit.job import events
-from toolkit.peers import messages, protocol
+from toolkit.train.peers import messages, protocol
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 # The machine, and its knowledge of the whole job, which nothing else changes.
@@ -54,11 +54,11 @@ def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_host
     for union in (messages.Up, messages.Down, protocol.Action, events.Heard, events.Event):
         assert events.Stop in typing.get_args(union)
     for module, name in (
-        ("toolkit.supervise.loop", "Supervisor.carry_out"),
-        ("toolkit.supervise.others", "Others.stop"),
+        ("toolkit.train.supervise.supervisor", "Supervisor.carry_out"),
+        ("toolkit.train.supervise.link", "Others.stop"),
         ("toolkit.train.coordinator", "Coordinator.stop"),
-        ("toolkit.peers.leader", "Leader._on_stop"),
-        ("toolkit.supervise.stop_machine", "StopMachine._on_stop"),
+        ("toolkit.train.peers.leader", "Leader._on_stop"),
+        ("toolkit.train.supervise.stop_machine", "StopMachine._on_stop"),
     ):
         found = importlib.import_module(module)
         for part in name.split("."):
@@ -87,7 +87,7 @@ def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -
     assert found == {"leader.py": {"stop"}, "follower.py": {"stopped"}}
     for file in (TOOLKIT / "peers").glob("*.py"):
         text = file.read_text(encoding="utf-8")
-        assert "toolkit.supervise" not in text and "os.kill" not in text and "import subprocess" not in text, file
+        assert "toolkit.train.supervise" not in text and "os.kill" not in text and "import subprocess" not in text, file
 
 
 def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
@@ -116,5 +116,9 @@ def test_one_poll_loop_waits() -> None:
         }
 
     # The other two wait for a console alone: outlet.py never (a look), console.py when nothing else is left to do.
-    assert users(" Poll()") == {"supervise/flow.py", "supervise/console.py", "supervise/outlet.py"}
-    assert users("select.poll(") == {"supervise/polling.py"}  # Sandboxes may deny poll(2).
+    assert users(" Poll()") == {
+        "train/supervise/poll_loop.py",
+        "train/supervise/console.py",
+        "train/supervise/outlet.py",
+    }
+    assert users("select.poll(") == {"train/supervise/poll.py"}  # Sandboxes may deny poll(2).

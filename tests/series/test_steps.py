@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.series import steps
-from toolkit.series.steps import Step
+from toolkit.series import step_records
+from toolkit.series.step_records import Step
 
 
 def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
-    writer = steps.Writer(tmp_path / "steps", warn=pytest.fail)
+    writer = step_records.Writer(tmp_path / "steps", warn=pytest.fail)
     writer.add([Step(rank=1, step=1, end_s=11.5, step_s=1.5, data_s=0.5)])
     writer.add([Step(rank=0, step=1, end_s=11.0, step_s=1.0, forward_s=0.25), Step(rank=0, step=2, end_s=12.0)])
     writer.close()
 
-    found = steps.read(tmp_path / "steps")
+    found = step_records.read(tmp_path / "steps")
 
     assert len(found) == 3
     assert found.ranks == (0, 1)
@@ -29,33 +29,33 @@ def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
 
 def test_a_second_attempt_appends(tmp_path: Path) -> None:
     for attempt in (1, 2):
-        writer = steps.Writer(tmp_path, warn=pytest.fail)
+        writer = step_records.Writer(tmp_path, warn=pytest.fail)
         writer.add([Step(rank=0, step=7, end_s=10.0 * attempt, attempt=attempt)])
         writer.close()
 
-    found = steps.read(tmp_path)
+    found = step_records.read(tmp_path)
 
     assert found.attempt.tolist() == [1, 2]
     assert found.where(found.attempt == 2).end_s.tolist() == [20.0]
 
 
 def test_a_cut_file_keeps_its_whole_blocks(tmp_path: Path) -> None:
-    writer = steps.Writer(tmp_path, warn=pytest.fail)
+    writer = step_records.Writer(tmp_path, warn=pytest.fail)
     for number in range(5):
         writer.add([Step(rank=0, step=number, end_s=float(number))])
     (path,) = tmp_path.iterdir()
     os.truncate(path, path.stat().st_size - 3)
 
-    assert steps.read(tmp_path).step.tolist() == [0, 1, 2, 3]
+    assert step_records.read(tmp_path).step.tolist() == [0, 1, 2, 3]
 
 
 def test_the_cap_drops_the_oldest(tmp_path: Path) -> None:
-    writer = steps.Writer(tmp_path, cap_bytes=100_000, warn=pytest.fail)
+    writer = step_records.Writer(tmp_path, cap_bytes=100_000, warn=pytest.fail)
     for number in range(10_000):
         writer.add([Step(rank=0, step=number, end_s=float(number))])
     writer.close()
 
-    found = steps.read(tmp_path)
+    found = step_records.read(tmp_path)
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 110_000
     assert found.step[-1] == 9999
@@ -65,7 +65,7 @@ def test_the_cap_drops_the_oldest(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said: list[str] = []
-    writer = steps.Writer(tmp_path / "file/steps", warn=said.append)
+    writer = step_records.Writer(tmp_path / "file/steps", warn=said.append)
 
     for _ in range(3):
         writer.add([Step(rank=0, step=1, end_s=1.0)])
@@ -74,4 +74,4 @@ def test_what_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
 
 
 def test_no_folder_and_no_steps_are_an_empty_table(tmp_path: Path) -> None:
-    assert (len(steps.read(tmp_path / "none")), steps.table(()).ranks) == (0, ())
+    assert (len(step_records.read(tmp_path / "none")), step_records.table(()).ranks) == (0, ())

@@ -24,7 +24,7 @@ from tests.soak.outages import TIMEOUT_S, Outages, Report, Span
 from tests.storage import servers
 from tests.storage.servers import S3, Faulty
 from tests.train.base import ROOT, Base
-from toolkit.supervise.kernel import descendants
+from toolkit.train.supervise.kernel import descendants
 
 RANKS = 4
 NAMES = ("algo-1", "algo-2")
@@ -36,7 +36,7 @@ LOOK_INTO_STORAGE_S = 30.0
 BUCKET, PREFIX = "soak", "run"
 STARTS_S, ENDS_S = 120.0, 120.0
 # How much more the last third may have than the first. Memory: glibc keeps up to 8 MiB that are free
-# (supervise/kernel.py), and the first failure imports what it is told with.
+# (train/supervise/kernel.py), and the first failure imports what it is told with.
 MORE = {
     "memory of train, KiB": 12288,
     "memory of the monitor, KiB": 4096,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.nobody import nobodys_folder
+from tests.commands.simulate.nobody import nobodys_folder
 from tests.storage.memory import Memory
 from toolkit.errors import ContractError, PlatformError
 from toolkit.storage.checkpoints import Checkpoints

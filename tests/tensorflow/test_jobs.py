@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun
 from tests.tensorflow.bed import InBed, needs_bed
 
 pytestmark = needs_bed

@@ -4,17 +4,17 @@ import sys
 from typing import Any, NoReturn
 
 from toolkit import log
-from toolkit.artifacts.scratch import RunFolder
 from toolkit.cli.main import main
-from toolkit.platforms import kubernetes, report
-from toolkit.supervise import running
-from toolkit.supervise.console import Outlets
-from toolkit.supervise.processes import Processes
 from toolkit.train import ending, walk
+from toolkit.train.artifacts.scratch import RunFolder
 from toolkit.train.attempts import Attempts
 from toolkit.train.coordinator import Coordinator
 from toolkit.train.line_monitors import LineMonitors
-from toolkit.verdict import cause
+from toolkit.train.platforms import kubernetes, report
+from toolkit.train.supervise import phase_run
+from toolkit.train.supervise.console import Outlets
+from toolkit.train.supervise.processes import Processes
+from toolkit.train.verdict import cause
 
 
 def _fail(*_: Any, **__: Any) -> NoReturn:
@@ -23,8 +23,8 @@ def _fail(*_: Any, **__: Any) -> NoReturn:
 
 # Every step between the end of the script and the end of `train`, in their order: (where it is looked up, its name).
 STEPS: dict[str, tuple[Any, str]] = {
-    "name what outlived the script": (running, "command_name"),
-    "collect the stacks": (running.Running, "_on_stacks"),
+    "name what outlived the script": (phase_run, "command_name"),
+    "collect the stacks": (phase_run.Running, "_on_stacks"),
     "close the ranks' files": (Processes, "close_files"),
     "read the cause": (cause, "_cause_of"),
     "read whose fault it was": (cause, "_account"),

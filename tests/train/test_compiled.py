@@ -2,8 +2,8 @@
 
 import json
 
-from tests.compiler.ranks import NET, QUICK
-from tests.profiler.ranks import needs_torch
+from tests.rank.compiler.ranks import NET, QUICK
+from tests.rank.profiler.ranks import needs_torch
 from tests.train.base import Base
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.train.base import ROOT, TRAIN, Base
 from tests.train.live import live
-from toolkit.supervise.outlet import F_SETPIPE_SZ
+from toolkit.train.supervise.outlet import F_SETPIPE_SZ
 
 DEADLINE_S = 60
 # Half a minute of patience with a console that takes nothing is too long for tests.

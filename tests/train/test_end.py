@@ -137,7 +137,7 @@ def test_a_console_that_is_not_there_changes_no_status(base: Base, redirections:
 def test_a_fault_of_the_toolkit_is_70_and_says_where(base: Base) -> None:
     base.program("")
     broken = (
-        "import sys; from toolkit.launchers import script\n"
+        "import sys; from toolkit.train.launchers import script\n"
         "def plan(*_): raise ZeroDivisionError('a fault')\n"
         "script.plan = plan\n"
         "from toolkit.cli.main import train; train()"

@@ -38,7 +38,7 @@ def test_a_job_ends_as_its_script_did_though_that_removed_the_toolkit(
     base: Base, installed: Path, tmp_path: Path, end: str, status: int
 ) -> None:
     seen = tmp_path / "seen"
-    with (installed / "verdict/judge.py").open("a") as judge:
+    with (installed / "train/verdict/judge.py").open("a") as judge:
         judge.write(f"\nopen({str(seen)!r}, 'w').close()\n")
     base.program(REMOVES.format(seen=str(seen), installed=str(installed)) + end)
 
@@ -58,7 +58,7 @@ def test_a_job_whose_end_cannot_be_judged_says_why_and_how_its_script_ended(base
 
     assert (done.status, done.outcome["exit_code"]) == (70, 70)
     assert done.failure is not None
-    assert "expected the toolkit's own files, found none (No module named 'toolkit.verdict')" in done.failure
+    assert "expected the toolkit's own files, found none (No module named 'toolkit.train.verdict')" in done.failure
     assert "What is known: script ended with 3" in done.failure
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.base import Base
 from tests.train.live import gone, live
-from toolkit.series import machine, samples, steps
+from toolkit.series import machine, samples, step_records
 
 # Burns a core until the monitor has taken some ten samples of this rank.
 SAMPLED = """
@@ -113,7 +113,7 @@ def test_each_attempt_is_measured_and_its_heartbeats_are_steps(base: Base) -> No
     about = machine.read(base.output / "monitor/monitor.json")
     assert about is not None
     assert about.attempt == 2
-    table = steps.read(base.output / "monitor/steps")
+    table = step_records.read(base.output / "monitor/steps")
     assert {(int(rank), int(attempt)) for rank, attempt in zip(table.rank, table.attempt, strict=True)} == {
         (0, 1),
         (0, 2),
@@ -138,7 +138,7 @@ for _ in range(20):
     done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
 
     assert done.status == 0, done
-    table = steps.read(base.output / "monitor/steps")
+    table = step_records.read(base.output / "monitor/steps")
     assert list(table.step) == list(range(1, 21))
     assert table.ranks == (0,)
     assert (table.backward_s > 0).all()

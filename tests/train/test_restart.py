@@ -1,6 +1,6 @@
 """The ranks started again after a failure that is worth it, on one host and on two (docs/restart.md).
 
-Which failures are worth it is in tests/job/test_restart.py, what the hosts say to each other in tests/peers.
+Which failures are worth it is in tests/job/test_restart.py, what the hosts say to each other in tests/train/peers.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""Log rules and stragglers in a running job (docs/rules.md has the rules themselves, tests/rules their every case)."""
+"""Log rules and stragglers in a running job (docs/rules.md has the rules themselves, tests/train/log_rules their every
+case)."""
 
 import contextlib
 import json

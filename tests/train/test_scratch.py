@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.base import TRAIN, Base
-from toolkit.platforms.sagemaker.read import folders
+from toolkit.train.platforms.sagemaker.read_job import folders
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""`train` carries ranks' own work and requests for traces between the hosts' monitors (tests/peers: the messages)."""
+"""`train` carries ranks' own work and requests for traces between the hosts' monitors (tests/train/peers: the
+messages)."""
 
 import struct
 from pathlib import Path
@@ -8,17 +9,17 @@ import pytest
 
 from tests.diagnosis.test_steps import job as evidence
 from tests.diagnosis.test_steps import steps
-from tests.launchers.jobs import job_of
-from toolkit import status_layout, status_pages
+from tests.train.launchers.jobs import job_of
 from toolkit.diagnosis import exchange
 from toolkit.diagnosis.slow_rank import own_work
 from toolkit.job.job import Job
 from toolkit.job.rank_work import MOST_RANKS_SENT, OTHERS, OWN, OthersWork, OwnWork, RankWork, TraceAsked
 from toolkit.log import Log
-from toolkit.peers.frames import LARGEST_BYTES, decode, encode
-from toolkit.peers.messages import HostOwnWork, Trace
-from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.status_pages import layout, pages
+from toolkit.train.peers.frames import LARGEST_BYTES, decode, encode
+from toolkit.train.peers.messages import HostOwnWork, Trace
 from toolkit.train.slow_ranks import SlowRanks
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 HOSTS = ("algo-1", "algo-2")
 (WORK,) = own_work(evidence([steps(30, forward_s=0.05)])).values()
@@ -85,12 +86,12 @@ def test_another_attempt_knows_nothing_of_the_last_one(tmp_path: Path) -> None:
 
 def test_a_request_reaches_the_page_that_the_ranks_read_with_the_number_of_the_job(tmp_path: Path) -> None:
     (tmp_path / STATUS_FOLDER).mkdir()
-    status_pages.create_request_page(tmp_path / STATUS_FOLDER)
+    pages.create_request_page(tmp_path / STATUS_FOLDER)
 
     of_host(tmp_path).trace(TraceAsked(number=2, slow=3, healthy=0))
 
-    page = (tmp_path / STATUS_FOLDER / status_layout.PROFILE_NAME).read_bytes()
-    body: struct.Struct = status_layout.PROFILE_BODY
+    page = (tmp_path / STATUS_FOLDER / layout.PROFILE_NAME).read_bytes()
+    body: struct.Struct = layout.PROFILE_BODY
     assert body.unpack(page[: body.size]) == (1, -2, 5, 3, 0, 1)
 
 

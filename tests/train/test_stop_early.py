@@ -13,7 +13,7 @@ import pytest
 
 from tests.train.base import Base, Done
 from tests.train.live import Live, live
-from toolkit.source import install
+from toolkit.train.source import install
 
 # What is allowed is 1 s; each of these once took half a minute or never ended.
 PROMPT_S = 10.0

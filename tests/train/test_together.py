@@ -1,6 +1,7 @@
 """Two `train` processes of one job, on one machine: one's end is the other's, with its true cause.
 
-What the link says to whom in every order of events is in tests/peers; here are the exit codes and texts of real hosts.
+What the link says to whom in every order of events is in tests/train/peers; here are the exit codes and texts of real
+hosts.
 """
 
 import contextlib
@@ -24,10 +25,10 @@ from tests.train.base import TRAIN, Base, Done
 from tests.train.live import Live, alive, gone, live
 from toolkit import settings
 from toolkit.job.machine import Machine
-from toolkit.launchers.environment import link_ports
 from toolkit.log import Log
-from toolkit.platforms import table as platforms
-from toolkit.supervise.signals import SAME_REQUEST_S
+from toolkit.train.launchers.environment import link_ports
+from toolkit.train.platforms import table as platforms
+from toolkit.train.supervise.signals import SAME_REQUEST_S
 
 # Says its pid and waits to be told to stop.
 WAITS = """

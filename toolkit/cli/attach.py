@@ -25,7 +25,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Follow the job; return its exit code."""
-    from toolkit.local import catalogue, facts, follow
+    from toolkit.commands.simulate import catalogue, facts, follow
 
     folder = catalogue.find(arguments.job, os.environ, Path.cwd())
     try:

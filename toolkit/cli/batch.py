@@ -16,7 +16,7 @@ from toolkit.log import Log
 from toolkit.records import encode
 
 if TYPE_CHECKING:
-    from toolkit.local.tries import Try
+    from toolkit.commands.batch.tries import Try
 
 # Variants by name, and the environment that each gives the job.
 VARIANTS: dict[str, dict[str, str]] = {
@@ -83,10 +83,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """
     import msgspec
 
-    from toolkit.jobfile.options import Origin
-    from toolkit.jobfile.spec import size_bytes
-    from toolkit.local.check import check
-    from toolkit.probe.host import memory_bytes
+    from toolkit.commands.simulate.check import check
+    from toolkit.job.file.job_file import size_bytes
+    from toolkit.job.file.options import Origin
+    from toolkit.machine import memory_bytes
 
     if not arguments.job:
         raise UserError("expected a script or a job file, found none", where="toolkit batch")
@@ -153,8 +153,8 @@ def _search(
     Raises:
         UserError: the job fails for another reason than memory with every batch.
     """
-    from toolkit.compiler.batch import next_batch
-    from toolkit.local.tries import attempt
+    from toolkit.commands.batch.search import next_batch
+    from toolkit.commands.batch.tries import attempt
 
     tries: list[Try] = []
     with tempfile.TemporaryDirectory(prefix="toolkit-batch-") as folder:
@@ -193,8 +193,8 @@ def _search(
 
 def _scaled(tries: "Sequence[Try]", old_batch: int, arguments: argparse.Namespace) -> Mapping[str, float | None]:
     """Return learning rate and weight decay for the largest batch; None where none was given, or none fits."""
-    from toolkit.compiler.batch import largest
-    from toolkit.compiler.scaling import scaled
+    from toolkit.commands.batch.scaling import scaled
+    from toolkit.commands.batch.search import largest
 
     new_batch = largest({each.batch: each.fits for each in tries})
     if new_batch is None:

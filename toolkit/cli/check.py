@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 import toolkit
-from toolkit.check.preflight import CheckReport, check
-from toolkit.check.result import CheckResult, worst
+from toolkit.commands.check.preflight import CheckReport, check
+from toolkit.commands.check.result import CheckResult, worst
 from toolkit.exit_codes import MISCONFIGURED
 from toolkit.job.plan import Plan
 from toolkit.log import Log, masked

@@ -56,10 +56,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     Raises:
         UserError: a folder holds no job, or a list of numbers does not fit the jobs.
     """
-    from toolkit import jobs
-    from toolkit.local.catalogue import folder_of
-    from toolkit.report.compare.measured import labels, measure
-    from toolkit.report.compare.page import build
+    from toolkit.commands import jobs
+    from toolkit.commands.report.compare.measured import labels, measure
+    from toolkit.commands.report.compare.page import build
+    from toolkit.commands.simulate.catalogue import folder_of
 
     now_s = time.time()
     words = (arguments.native, *arguments.optimised)

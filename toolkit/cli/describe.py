@@ -18,7 +18,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
     """Print the facts; return the exit code."""
-    from toolkit.local import catalogue, facts
+    from toolkit.commands.simulate import catalogue, facts
 
     told = facts.facts(catalogue.find(arguments.job, os.environ, Path.cwd()), time.time())
     print(json.dumps(facts.document(told), indent=2) if arguments.json else facts.text(told))

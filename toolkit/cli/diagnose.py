@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from toolkit.log import Log
 
 if TYPE_CHECKING:
+    from toolkit.commands.jobs.data import JobData
     from toolkit.diagnosis.evidence import Evidence
     from toolkit.diagnosis.rule import Configuration
-    from toolkit.jobs.data import JobData
     from toolkit.series.finding import Finding
 
 WIDTH = 100
@@ -51,11 +51,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         ContractError: an unknown rule or parameter.
         UserError: the folder holds no job, or the rules cannot be read.
     """
-    from toolkit import jobs
+    from toolkit.commands import jobs
+    from toolkit.commands.report.sections.diagnosed import over_files
+    from toolkit.commands.simulate.catalogue import folder_of
     from toolkit.diagnosis import configuration, files
-    from toolkit.local.catalogue import folder_of
-    from toolkit.platforms.profiler_rules import document
-    from toolkit.report.sections.diagnosed import over_files
+    from toolkit.train.platforms.profiler_rules import document
 
     job_dir = folder_of(arguments.job_dir, os.environ, Path.cwd())
     job = jobs.read(job_dir, now_s=time.time())
@@ -111,9 +111,9 @@ def _write(
     findings: "Sequence[Finding]",
 ) -> Path:
     """Write the Debugger's files below *folder*; return the folder of this report."""
+    from toolkit.commands.report.html.page import render
+    from toolkit.commands.report.sections.page import build
     from toolkit.diagnosis import rule_output
-    from toolkit.report.html.page import render
-    from toolkit.report.sections.page import build
 
     now_s = time.time()
     output = folder / f"ProfilerReport-{int(now_s)}" / "profiler-output"

@@ -7,15 +7,15 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from toolkit.check.preflight import check
-from toolkit.check.result import worst
 from toolkit.cli.check import lines
+from toolkit.commands.check.preflight import check
+from toolkit.commands.check.result import worst
+from toolkit.commands.simulate import check as checked
+from toolkit.commands.simulate import remote, stage
 from toolkit.exit_codes import MISCONFIGURED
-from toolkit.jobfile.spec import JobFile
-from toolkit.local import check as checked
-from toolkit.local import remote, stage
+from toolkit.job.documents.writing import inputs
+from toolkit.job.file.job_file import JobFile
 from toolkit.log import Log
-from toolkit.platforms.sagemaker.write import inputs
 
 # The checks that do not depend on the image.
 WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")

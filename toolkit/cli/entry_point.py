@@ -14,7 +14,7 @@ import msgspec
 from toolkit.cli.streams import use_utf_8
 from toolkit.log import Log
 from toolkit.records import convert
-from toolkit.supervise.signals import Signals
+from toolkit.train.supervise.signals import Signals
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
     """Return 1 and print what is wrong, or return 0."""
-    from toolkit.platforms import table as platforms
-    from toolkit.supervise.pulse import trouble
+    from toolkit.train.platforms import table as platforms
+    from toolkit.train.supervise.liveness import trouble
 
     environ = dict(os.environ)
     found = trouble(platforms.detect(environ).folders(environ).scratch, time.monotonic())

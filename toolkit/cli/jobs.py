@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     Raises:
         UserError: the limit is not above 0.
     """
-    from toolkit.local import catalogue, facts
+    from toolkit.commands.simulate import catalogue, facts
 
     now_s = time.time()
     known = catalogue.entries(os.environ)

@@ -17,7 +17,7 @@ from toolkit.cli.streams import fill_standard_streams, use_utf_8
 if TYPE_CHECKING:
     from toolkit.cli.parser import Parser
     from toolkit.errors import ToolkitError
-    from toolkit.supervise.signals import Signals
+    from toolkit.train.supervise.signals import Signals
 
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
@@ -107,7 +107,7 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
 
 def mpi_agent(words: list[str]) -> None:
-    """Exec mpirun's remote agent (standalone/mpi_agent.py). It takes ssh's options, which argparse would misread."""
+    """Exec mpirun's remote agent (rank/hook/mpi_agent.py). It takes ssh's options, which argparse would misread."""
     import toolkit
 
     agent = f"{toolkit.__path__[0]}/standalone/mpi_agent.py"

@@ -87,9 +87,9 @@ def _write_barely(error: BaseException, another: BaseException) -> int:
 
 
 def _base() -> str:
-    """Return the folder below which the job's folders are, as platforms/folders.py finds it."""
+    """Return the folder below which the job's folders are, as job/base_folders.py finds it."""
     try:
-        from toolkit.platforms.sagemaker.base import BASE_DIR
+        from toolkit.job.documents.base_variable import BASE_DIR
     except BaseException:  # noqa: BLE001 - the toolkit's files are damaged
         names: tuple[str, ...] = ("TOOLKIT_BASE",)
     else:

@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - both actions are called alike
+    from toolkit.commands.report.sections.partition import page
     from toolkit.parallelism import decision
-    from toolkit.report.sections.partition import page
 
     file: Path = arguments.file
     if is_dir(file):
@@ -109,8 +109,8 @@ def _profile(arguments: argparse.Namespace, log: Log) -> int:
 
 def _job_words(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of `toolkit run` for the profiling job: one process, and for a script its parameters."""
-    from toolkit.jobfile.text import is_job_file
-    from toolkit.launchers.modelparallel import PROFILE
+    from toolkit.job.file.text import is_job_file
+    from toolkit.train.launchers.modelparallel import PROFILE
 
     _check_order(arguments.job)
     words = [*arguments.job, "--hosts", "1", "--processes-per-host", "1", "--env", f"{PROFILE}=1"]
@@ -160,7 +160,7 @@ def _decision_of(folder: Path) -> Path:
     Raises:
         UserError: the job made none.
     """
-    from toolkit import jobs
+    from toolkit.commands import jobs
     from toolkit.parallelism import decision
 
     found = [host.output / "data" / decision.FILE for host in jobs.read(folder, now_s=time.time()).hosts]

@@ -13,8 +13,8 @@ from toolkit.folders import is_dir
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.probe.ranks import RunningHost
     from toolkit.traces.windows import TracedWindow
+    from toolkit.train.probe.ranks import RunningHost
 
 EPILOG = """\
 Without JOB, the job of this container is meant: docker exec CONTAINER toolkit profile --steps 5
@@ -42,7 +42,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Ask for the traces and print their paths as they appear; return 1 if one does not come in time."""
-    from toolkit.status_pages import MOST_TRACED_STEPS, request_trace
+    from toolkit.status_pages.pages import MOST_TRACED_STEPS, request_trace
 
     ranks = _ranks(arguments.ranks)
     if not 1 <= arguments.steps <= MOST_TRACED_STEPS:
@@ -91,17 +91,17 @@ def _ranks(text: str) -> tuple[int, ...]:
 def _base(job: str) -> Path:
     """Return the folder below which the job's output is."""
     if job:
-        from toolkit.local import catalogue
+        from toolkit.commands.simulate import catalogue
 
         return catalogue.find(job, os.environ, Path.cwd())
-    from toolkit.platforms import table as platforms
+    from toolkit.train.platforms import table as platforms
 
     environ = dict(os.environ)
     return platforms.detect(environ).folders(environ).base
 
 
 def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
-    from toolkit.probe.ranks import hidden, running
+    from toolkit.train.probe.ranks import hidden, running
 
     found = running(below)
     if not found and (users := hidden()):

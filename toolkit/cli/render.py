@@ -13,8 +13,8 @@ from toolkit.masking.names import is_secret
 from toolkit.settings import MOST
 
 if TYPE_CHECKING:
-    from toolkit.jobfile.spec import JobFile
-    from toolkit.render.inside import Choices, Toleration
+    from toolkit.commands.render.inside import Choices, Toleration
+    from toolkit.job.file.job_file import JobFile
 
 IMAGE = "the image that has the toolkit (default: the job file's; slurm: none)"
 KINDS = {
@@ -91,10 +91,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
-    from toolkit.jobfile.file import read
-    from toolkit.jobfile.options import Origin
-    from toolkit.jobfile.spec import complete
-    from toolkit.render.inside import Choices
+    from toolkit.commands.render.inside import Choices
+    from toolkit.job.file.job_file import complete
+    from toolkit.job.file.options import Origin
+    from toolkit.job.file.reading import read
 
     file = Path(arguments.job).absolute()
     options = read(file, "Name the file that `toolkit run` takes, as job.toml.")
@@ -153,7 +153,7 @@ def _check_kind(arguments: argparse.Namespace) -> None:
 
 def _check_values(arguments: argparse.Namespace) -> None:
     """Raise ContractError for a number that is none of things, or a name that no object of Kubernetes has."""
-    from toolkit.render.inside import OBJECT
+    from toolkit.commands.render.inside import OBJECT
 
     for option, least in (("gpus", 0), ("cpus", 0), ("notice", 1)):
         value = getattr(arguments, option)
@@ -169,8 +169,8 @@ def _check_values(arguments: argparse.Namespace) -> None:
 
 def _person(asked: "JobFile", log: Log) -> str:
     """Return the user of a project's containers ("" for the image's), and make the folders that they write to."""
-    from toolkit.local.containers import person
-    from toolkit.render.compose import folders
+    from toolkit.commands.render.compose import folders
+    from toolkit.commands.simulate.containers import person
 
     user = person()
     for folder in folders(asked) if user else ():
@@ -187,8 +187,8 @@ def manifest(kind: str, asked: "JobFile", choices: "Choices", file: Path) -> str
     Raises:
         ContractError: the job or the choices lack something it needs.
     """
-    from toolkit.render import compose, kubernetes, slurm
-    from toolkit.render.text import text
+    from toolkit.commands.render import compose, kubernetes, slurm
+    from toolkit.commands.render.text import text
 
     if kind == "slurm":
         return slurm.script(asked, choices, file)
@@ -205,7 +205,7 @@ def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
 
 
 def _toleration(text: str) -> "Toleration":
-    from toolkit.render.inside import Toleration
+    from toolkit.commands.render.inside import Toleration
 
     taint, _, effect = text.partition(":")
     key, _, value = taint.partition("=")

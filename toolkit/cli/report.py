@@ -18,7 +18,7 @@ from toolkit.folders import is_dir
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.report.model import Page
+    from toolkit.commands.report.model import Page
 
 WIDTH = 100  # Of text that goes to no terminal.
 ENDINGS = {".html": "html", ".htm": "html", ".txt": "text", ".md": "markdown", ".json": "json"}
@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     Raises:
         UserError: the folder holds no job, or the file cannot be written.
     """
-    from toolkit import jobs
-    from toolkit.local.catalogue import folder_of
-    from toolkit.report.sections.page import build
+    from toolkit.commands import jobs
+    from toolkit.commands.report.sections.page import build
+    from toolkit.commands.simulate.catalogue import folder_of
 
     now_s = time.time()
     job_dir = folder_of(arguments.job_dir, os.environ, Path.cwd())
@@ -131,13 +131,13 @@ def _replace(target: Path, text: str) -> None:
 
 
 def _html(page: "Page", _to_console: bool) -> str:
-    from toolkit.report.html.page import render
+    from toolkit.commands.report.html.page import render
 
     return render(page)
 
 
 def _text(page: "Page", to_console: bool) -> str:
-    from toolkit.report.text import BARS, SHADES, TextWriter
+    from toolkit.commands.report.text import BARS, SHADES, TextWriter
 
     if not to_console:
         return TextWriter(width=WIDTH).page(page)
@@ -151,13 +151,13 @@ def _text(page: "Page", to_console: bool) -> str:
 
 
 def _markdown(page: "Page", _to_console: bool) -> str:
-    from toolkit.report.markdown import markdown
+    from toolkit.commands.report.markdown import markdown
 
     return markdown(page)
 
 
 def _json(page: "Page", _to_console: bool) -> str:
-    from toolkit.report.document import document
+    from toolkit.commands.report.document import document
 
     return document(page)
 

@@ -10,9 +10,9 @@ from toolkit.cli import diagnose
 from toolkit.cli.tried import content, lines, many, printable
 from toolkit.log import Log
 from toolkit.metrics.guard import Guard
-from toolkit.rules import document, stamp
-from toolkit.rules.event import ENDING, RuleEvent
-from toolkit.rules.pattern import SIGNS, Monitor, RuleState
+from toolkit.train.log_rules import document, stamp
+from toolkit.train.log_rules.event import ENDING, RuleEvent
+from toolkit.train.log_rules.pattern import SIGNS, Monitor, RuleState
 
 WIDTH = 80
 # A log has times if one of its first lines has one.

@@ -13,8 +13,8 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.jobfile.spec import JobFile
-    from toolkit.local.watch import Watch
+    from toolkit.commands.simulate.watch import Watch
+    from toolkit.job.file.job_file import JobFile
 
 # Arguments of `toolkit run` only; all others are options of the job.
 OWN = ("command", "detach", "dry_run", "plain", "quiet", "watch", "behind")
@@ -91,10 +91,10 @@ def add(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
     from toolkit.cli.detach import Background, in_background
-    from toolkit.local.display import Display, Look, chosen, is_live
-    from toolkit.local.facts import CONSOLE
-    from toolkit.local.report import summary
-    from toolkit.local.run import simulate
+    from toolkit.commands.simulate.display import Display, Look, chosen, is_live
+    from toolkit.commands.simulate.facts import CONSOLE
+    from toolkit.commands.simulate.report import summary
+    from toolkit.commands.simulate.run import simulate
 
     own = dict(os.environ)
     asked = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
@@ -142,9 +142,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 def _say_notes(asked: "JobFile", arguments: argparse.Namespace, own: Mapping[str, str], log: Log) -> None:
     """Say what a person should know of the job before it starts."""
-    from toolkit.jobfile.options import number_note
-    from toolkit.local.documents import region_of
-    from toolkit.local.limits import exceeded
+    from toolkit.commands.simulate.documents import region_of
+    from toolkit.commands.simulate.limits import exceeded
+    from toolkit.job.file.options import number_note
 
     for text in arguments.hyperparameter or ():
         name, _, value = text.partition("=")
@@ -180,8 +180,8 @@ def _watch(port: int) -> "Watch":
     Raises:
         UserError: the port is taken, or the extra that writes pages is not installed.
     """
-    from toolkit.local.watch import Watch, page_of
-    from toolkit.report.html.page import check_installed
+    from toolkit.commands.report.html.page import check_installed
+    from toolkit.commands.simulate.watch import Watch, page_of
 
     check_installed()
     return Watch(port, page_of)
@@ -189,7 +189,7 @@ def _watch(port: int) -> "Watch":
 
 def _page(job_dir: Path, log: Log) -> str:
     """Write the page of the ended job and return a line that names it; an error does not change how the job ended."""
-    from toolkit.local.watch import write_page
+    from toolkit.commands.simulate.watch import write_page
 
     try:
         return f"  report: {_short(write_page(job_dir))}\n"
@@ -216,11 +216,11 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
         ContractError, UserError: an option is wrong, or the job file cannot be read.
     """
     from toolkit.errors import ContractError
-    from toolkit.jobfile.behind import STYLE, hyperparameters
-    from toolkit.jobfile.file import read as read_file
-    from toolkit.jobfile.options import Origin, from_arguments, joined
-    from toolkit.jobfile.spec import complete
-    from toolkit.jobfile.text import is_job_file
+    from toolkit.job.file.job_file import complete
+    from toolkit.job.file.options import Origin, from_arguments, joined
+    from toolkit.job.file.reading import read as read_file
+    from toolkit.job.file.script_arguments import STYLE, hyperparameters
+    from toolkit.job.file.text import is_job_file
 
     given = {name: value for name, value in arguments.items() if name not in OWN}
     words = arguments.get("behind") or []

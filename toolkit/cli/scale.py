@@ -39,7 +39,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
     """Print the scaled values; return the exit code."""
-    from toolkit.compiler.scaling import global_batch, scaled
+    from toolkit.commands.batch.scaling import global_batch, scaled
 
     changed = ("new_batch", "new_devices", "new_hosts", "new_accumulation")
     if all(getattr(arguments, name) is None for name in changed):

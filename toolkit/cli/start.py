@@ -19,7 +19,7 @@ def _train() -> None:
     # Imports leave no garbage, and the search for it takes a tenth of the start-up time. main.py enables it again.
     gc.disable()
     from toolkit.cli.streams import fill_standard_streams, use_utf_8
-    from toolkit.supervise.signals import Signals
+    from toolkit.train.supervise.signals import Signals
 
     use_utf_8()
     fill_standard_streams(writable=False)

@@ -13,9 +13,9 @@ from toolkit.errors import UserError
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.local.runner import Runner
+    from toolkit.commands.simulate.runner import Runner
 
-AGAIN_S = 1.5  # A second request within 1 s counts as the first (supervise/signals.py: SAME_REQUEST_S).
+AGAIN_S = 1.5  # A second request within 1 s counts as the first (train/supervise/signals.py: SAME_REQUEST_S).
 
 
 def add(parser: Parser) -> None:
@@ -26,7 +26,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Stop the job and wait for its end; return the exit code."""
-    from toolkit.local import catalogue, facts, follow, runner
+    from toolkit.commands.simulate import catalogue, facts, follow, runner
 
     folder = catalogue.find(arguments.job, os.environ, Path.cwd())
     told = facts.facts(folder, time.time(), metrics=False)
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _ask(by: "Runner") -> bool:
-    from toolkit.local.runner import send
+    from toolkit.commands.simulate.runner import send
 
     try:
         return send(by, signal.SIGTERM)

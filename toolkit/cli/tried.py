@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.source.files import kind_of
-from toolkit.supervise.bars import collapsed
+from toolkit.train.source.files import kind_of
+from toolkit.train.supervise.bars import collapsed
 
 
 def content(path: Path) -> bytes:

@@ -10,10 +10,10 @@ import msgspec
 from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
 from toolkit.files import read as read_document
 from toolkit.metrics import file as metrics_file
-from toolkit.series import measured, steps
+from toolkit.series import measured, step_records
 
 if TYPE_CHECKING:
-    from toolkit.series.steps import StepTable
+    from toolkit.series.step_records import StepTable
 
 # Samples of a job are looked at in buckets of at least a second, and at most so many: for a day, of 12 s.
 BUCKET_S = 1.0
@@ -47,7 +47,7 @@ def read(
     """
     told = _told(monitor / "monitor.json")
     kept = measured.of_host(monitor, host)
-    table = steps.read(monitor / "steps")
+    table = step_records.read(monitor / "steps")
     if attempt is not None:
         table = table.where(table.attempt == attempt + 1)
     span = kept.span()

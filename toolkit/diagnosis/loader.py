@@ -10,7 +10,7 @@ from toolkit.diagnosis.numbers import mean, measured
 from toolkit.diagnosis.phases import phases
 from toolkit.diagnosis.rule import Parameters, Percent, Positive, found
 from toolkit.diagnosis.span import scaled_steps
-from toolkit.diagnosis.steps import WARM_UP
+from toolkit.diagnosis.step_rules import WARM_UP
 from toolkit.records import Record
 from toolkit.series.finding import Finding, Number
 

@@ -8,7 +8,7 @@ from toolkit.diagnosis.evidence import Evidence, Steps, Values
 from toolkit.diagnosis.numbers import mean, median
 from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
 from toolkit.diagnosis.span import scaled_steps
-from toolkit.diagnosis.steps import WARM_UP
+from toolkit.diagnosis.step_rules import WARM_UP
 from toolkit.job.rank_work import RankWork
 from toolkit.series.finding import Finding, Number
 

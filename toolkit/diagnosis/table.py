@@ -1,6 +1,6 @@
 """All rules, one row each. A rule is a function in one file and its row here."""
 
-from toolkit.diagnosis import bottleneck, gpu, host, loader, loss, slow_rank, steps, usage
+from toolkit.diagnosis import bottleneck, gpu, host, loader, loss, slow_rank, step_rules, usage
 from toolkit.diagnosis.rule import Group, Look, Parameters, Rule
 
 
@@ -17,10 +17,10 @@ RULES: tuple[Rule, ...] = (
     _row("profiler", "IOBottleneck", bottleneck.IOBottleneck, bottleneck.io_bottleneck),
     _row("profiler", "LoadBalancing", gpu.LoadBalancing, gpu.load_balancing),
     _row("profiler", "LowGPUUtilization", gpu.LowGPUUtilization, gpu.low_gpu_utilization),
-    _row("profiler", "MaxInitializationTime", steps.MaxInitializationTime, steps.max_initialization_time),
+    _row("profiler", "MaxInitializationTime", step_rules.MaxInitializationTime, step_rules.max_initialization_time),
     _row("profiler", "OverallSystemUsage", Parameters, usage.nothing),
     _row("profiler", "OverallFrameworkMetrics", Parameters, usage.nothing),
-    _row("profiler", "StepOutlier", steps.StepOutlier, steps.step_outlier),
+    _row("profiler", "StepOutlier", step_rules.StepOutlier, step_rules.step_outlier),
     _row("toolkit", "BusyCore", bottleneck.BusyCore, bottleneck.busy_core),
     _row("toolkit", "CPUThrottling", host.CPUThrottling, host.cpu_throttling),
     _row("toolkit", "DataWait", loader.DataWait, loader.data_wait),
@@ -28,7 +28,7 @@ RULES: tuple[Rule, ...] = (
     _row("toolkit", "IdleSM", gpu.IdleSM, gpu.idle_sm),
     _row("toolkit", "MemoryLimit", host.MemoryLimit, host.memory_limit),
     _row("toolkit", "SlowRank", slow_rank.SlowRank, slow_rank.slow_rank),
-    _row("toolkit", "StepAlternation", steps.StepAlternation, steps.step_alternation),
+    _row("toolkit", "StepAlternation", step_rules.StepAlternation, step_rules.step_alternation),
     _row("loss", "ExplodingTensor", loss.ExplodingTensor, loss.exploding_tensor),
     _row("loss", "LossNotDecreasing", loss.LossNotDecreasing, loss.loss_not_decreasing, default=False),
     _row("loss", "Overfit", loss.Overfit, loss.overfit, default=False),

@@ -24,7 +24,7 @@ class Cause(Record, frozen=True, kw_only=True):
     `primary`: the cause is one of its own, not collateral of another process's end. `lost`: the process ended because
     another rank of the job was gone, or its launcher ended it for that.
     `failed_ns`: when, on the monotonic clock of the host that holds this value; on the wire on the leader's
-    (peers/clock.py). 0: not known.
+    (train/peers/clock.py). 0: not known.
     `fingerprint`: error and place, for folding identical tracebacks; `identical_failures`: how many more ranks had
     ended with the same one so far.
     `preempted`: somebody outside the job ended the process.

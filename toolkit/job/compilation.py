@@ -1,4 +1,4 @@
-"""What a job asks of the compiler, and what it did. toolkit/compiler, in the ranks, writes the second as JSON."""
+"""What a job asks of the compiler, and what it did. toolkit/rank/compiler, in the ranks, writes the second as JSON."""
 
 from pathlib import Path
 from typing import Literal

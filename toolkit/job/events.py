@@ -3,8 +3,8 @@
 An event keeps one type in all layers. A SIGTERM is a `Stop` from the moment `train` reads it from its signal pipe: in
 the supervisor, on the wire, in the leader, in the followers and in their supervisors.
 
-Events with a tag are also messages between hosts (peers/messages.py). Their tags and fields are the wire format, which
-other versions of the toolkit read.
+Events with a tag are also messages between hosts (train/peers/messages.py). Their tags and fields are the wire format,
+which other versions of the toolkit read.
 """
 
 from typing import Annotated

@@ -111,7 +111,7 @@ class Job(Record, frozen=True, kw_only=True):
     `environ`: the environment of `train`. `stop_within_s`: the platform's time from SIGTERM to SIGKILL.
     `packages`: the virtual environment for the packages of requirements.txt if the image's own folder cannot take them;
     None if it can, or if there are none.
-    `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
+    `sidecar`: the program of toolkit/rank/hook that runs beside the leader's script and reports to the platform, ""
     for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
     `compiler`: what the ranks compile, None: nothing. `serves_tensorflow`: the model is meant for TensorFlow Serving.
     `intermediate_uri`: where output/intermediate is uploaded while the script runs, "": it is not.

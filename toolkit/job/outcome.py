@@ -12,7 +12,7 @@ from toolkit.job.compilation import Compilation
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record, convert, decode
-from toolkit.status_pages import Raised
+from toolkit.status_pages.pages import Raised
 
 # The first word of a failure text, as in sagemaker-training: what `train` was doing when a process failed.
 PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]
@@ -145,7 +145,7 @@ class Ended(Record, frozen=True, kw_only=True):
     `raised_by_children`: those of processes that the script started itself. `reported_by`: by process name, what
     reported the failure of such a child, whose exception is in `raised` in place of its own ("CalledProcessError in
     train.py:12").
-    `own_code`: what is in the paths of the user's own code (verdict/place.py).
+    `own_code`: what is in the paths of the user's own code (train/verdict/place.py).
     `stopped_by`: the signal that asked `train` to stop, at `stopped_at_ns`. `signalled_each`: it was sent to each
     process of the job, one after the other, so the script may have had it before `train`. `stop_rule`: the profiler
     rule that asked for the stop, "" if a signal came.

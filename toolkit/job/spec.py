@@ -1,5 +1,5 @@
 """The job spec: what the user asks for. SageMaker's documents, the channel sm_drivers, a job file, mounted documents
-and TOOLKIT_* variables each become a JobSpec. platforms/assemble.py makes a Job of it and of the place where it
+and TOOLKIT_* variables each become a JobSpec. train/platforms/assemble.py makes a Job of it and of the place where it
 runs."""
 
 from pathlib import Path

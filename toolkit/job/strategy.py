@@ -1,8 +1,8 @@
 """How a job's ranks are started: the table of strategies, with one row for each.
 
-All their names derive from the rows: the module in toolkit/launchers (launchers/table.py), the values of
-`--distribution` and job files (jobfile/distribution.py), SageMaker's hyperparameters
-(platforms/sagemaker/parameters.py).
+All their names derive from the rows: the module in toolkit/train/launchers (train/launchers/table.py), the values of
+`--distribution` and job files (job/file/distribution.py), SageMaker's hyperparameters
+(job/documents/parameters.py).
 """
 
 from typing import Any, Literal
@@ -26,9 +26,9 @@ StrategyName = Literal[
 class StrategyRow(Record, frozen=True, kw_only=True):
     """A row of the table.
 
-    `launcher`: the module of toolkit/launchers. `names`: its values for `--distribution`; messages show the first.
-    `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK, `sdk_options`: the keys below it, beside
-    "enabled". `sdk_flag`: the hyperparameter that the
+    `launcher`: the module of toolkit/train/launchers. `names`: its values for `--distribution`; messages show the
+    first. `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK, `sdk_options`: the keys below it,
+    beside "enabled". `sdk_flag`: the hyperparameter that the
     SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
     processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun. `needs_rendezvous_port`: its
     ranks cannot start while another program holds the rendezvous port.

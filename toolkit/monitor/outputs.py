@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.job.monitor import DebuggerFiles
 from toolkit.records import encode
-from toolkit.series import findings, machine, samples, steps
+from toolkit.series import findings, machine, samples
+from toolkit.series import step_records as steps
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolkit import machine as host
 from toolkit.diagnosis import slow_rank
 from toolkit.diagnosis.evidence import Machine
 from toolkit.errors import ContractError
@@ -30,13 +31,12 @@ from toolkit.monitor.sources.pressure import Pressure
 from toolkit.monitor.sources.quota import Quota
 from toolkit.monitor.sources.ranks import Ranks
 from toolkit.monitor.sources.traffic import Traffic
-from toolkit.monitor.steps import Steps
-from toolkit.probe import host
+from toolkit.monitor.step_reader import Steps
 from toolkit.records import decode
 from toolkit.series import machine
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
-from toolkit.status_pages import request_trace
+from toolkit.status_pages.pages import request_trace
 
 if TYPE_CHECKING:
     from toolkit.monitor.gpu.source import GpuSource

@@ -1,11 +1,11 @@
-"""Drains the rings of step times that the start-up hook writes in each rank (status_layout.py: STEPS_*)."""
+"""Drains the rings of step times that the start-up hook writes in each rank (status_pages/layout.py: STEPS_*)."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit import status_layout as layout
-from toolkit.series.steps import Step
+from toolkit.series.step_records import Step
+from toolkit.status_pages import layout as layout
 
 # The rings of this many processes at most are read: a rank may start others that train.
 MOST_RINGS = 256

@@ -12,7 +12,7 @@ from toolkit.job.rank_work import RankWork
 from toolkit.metrics.sample import Sample
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
-from toolkit.series.steps import Step
+from toolkit.series.step_records import Step
 
 
 class Rules:

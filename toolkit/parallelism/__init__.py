@@ -1,5 +1,5 @@
 """What both sides know of model parallelism: parameters, placement, the partition decision, the step timeline.
 
 Pure. The launcher side checks a job with it before the start and shows decisions; the script side
-(toolkit/modelparallel) runs by it.
+(toolkit/rank/modelparallel) runs by it.
 """

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import exit_codes, folders, status_pages
+from toolkit import exit_codes, folders
 from toolkit.folders import remove
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome, signal_name
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
-from toolkit.supervise.asking import STATUS_FOLDER
-from toolkit.supervise.pulse import HANG
+from toolkit.status_pages import pages
 from toolkit.train.line_monitors import LineMonitors
 from toolkit.train.rendezvous import Rendezvous
+from toolkit.train.supervise.liveness import HANG
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 # The most entries of a checkpoint folder that are compared. A new file also changes the time of its folder.
 LOOKED_AT = 10_000
@@ -52,9 +53,7 @@ class Attempts:
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this attempt: from heartbeats, metrics and checkpoints."""
         reported = [
-            each.step
-            for each in status_pages.read_all(self._run_folder / STATUS_FOLDER).values()
-            if each.step is not None
+            each.step for each in pages.read_all(self._run_folder / STATUS_FOLDER).values() if each.step is not None
         ]
         beats = Steps(seen=bool(reported), highest=max(reported, default=None))
         saved = Steps(seen=not self._checkpoints() <= self._saved)

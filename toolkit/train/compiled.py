@@ -8,7 +8,7 @@ from toolkit.errors import ToolkitError
 from toolkit.job.compilation import Compilation
 from toolkit.log import Log
 from toolkit.records import decode
-from toolkit.status_layout import COMPILER_NAME
+from toolkit.status_pages.layout import COMPILER_NAME
 
 LOST = "what the compiler did is not in outcome.json"
 

@@ -1,10 +1,10 @@
 """Makes the console of a job: which lines get a prefix, and which files copy them."""
 
 from toolkit.job.job import Job
-from toolkit.launchers import table as launchers
 from toolkit.log import Log
-from toolkit.supervise.console import Console, Outlets
+from toolkit.train.launchers import table as launchers
 from toolkit.train.line_monitors import LineMonitors
+from toolkit.train.supervise.console import Console, Outlets
 
 
 def console(job: Job, line_monitors: LineMonitors, log: Log, outlets: Outlets, *, terminal: bool) -> Console:

@@ -13,15 +13,15 @@ from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
-from toolkit.peers import messages
-from toolkit.peers.messages import EndReport
-from toolkit.peers.protocol import HostStepTimes, LogLine, RanksWork, Send
-from toolkit.peers.reports import HANG, news
-from toolkit.supervise.loop import Supervisor
 from toolkit.train import outcomes
 from toolkit.train.joining import join
+from toolkit.train.peers import messages
+from toolkit.train.peers.messages import EndReport
+from toolkit.train.peers.protocol import HostStepTimes, LogLine, RanksWork, Send
+from toolkit.train.peers.reports import HANG, news
 from toolkit.train.step_times import StepTimes
-from toolkit.verdict import early, judge, mpi
+from toolkit.train.supervise.supervisor import Supervisor
+from toolkit.train.verdict import early, judge, mpi
 
 if TYPE_CHECKING:
     from toolkit.train.slow_ranks import SlowRanks

@@ -10,9 +10,9 @@ import msgspec
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, dated
 from toolkit.log import Log
-from toolkit.platforms import table as platforms
-from toolkit.supervise.console import Outlets
 from toolkit.train import outcomes, within
+from toolkit.train.platforms import table as platforms
+from toolkit.train.supervise.console import Outlets
 
 
 def report(platform: platforms.Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:

@@ -13,18 +13,18 @@ import msgspec
 
 from toolkit.errors import UserError
 from toolkit.job.cluster import Cluster
+from toolkit.job.documents import parameters
 from toolkit.job.exports import Exports
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.strategy import Strategy, StrategyName
-from toolkit.launchers.environment import HOOK
 from toolkit.log import Log
-from toolkit.platforms import report
-from toolkit.platforms.sagemaker import parameters
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 from toolkit.train import within
 from toolkit.train.environment import MARKER
+from toolkit.train.launchers.environment import HOOK
+from toolkit.train.platforms import report
 
 Runner = Literal["Process", "MPI", "SMDataParallel", "PyTorchXLA", "TorchDistributed"]
 # The strategies for which AWS's plug-ins ask for each runner. The first is used unless the job enables another one.

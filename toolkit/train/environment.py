@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import status_pages
 from toolkit.job.job import Job
 from toolkit.job.plan import ProcessSpec
 from toolkit.job.variables import fitting
 from toolkit.log import Log
-from toolkit.supervise.asking import STATUS_FOLDER
-from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
+from toolkit.status_pages import pages
+from toolkit.train.supervise.stacks import SIGNAL as STACKS_SIGNAL
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 # The variable that marks every process of a run: its value is the name of the run's folder.
 MARKER = "TOOLKIT_RUN_ID"
@@ -58,8 +58,8 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
     environ = {}
     try:
         (run_folder / STATUS_FOLDER).mkdir()
-        status_pages.create_stop_page(run_folder / STATUS_FOLDER)
-        status_pages.create_request_page(run_folder / STATUS_FOLDER)
+        pages.create_stop_page(run_folder / STATUS_FOLDER)
+        pages.create_request_page(run_folder / STATUS_FOLDER)
         environ["TOOLKIT_STATUS_FOLDER"] = str(run_folder / STATUS_FOLDER)
         if stacks is not None:
             stacks.mkdir(exist_ok=True)

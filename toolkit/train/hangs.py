@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from toolkit.job.job import Job
-from toolkit.supervise.hang import HangSettings
+from toolkit.train.supervise.hang import HangSettings
 
 # In the run's folder: where ranks write their stacks.
 STACKS = "stacks"

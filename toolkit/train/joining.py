@@ -8,13 +8,13 @@ from toolkit import __version__, files
 from toolkit.errors import ContractError, PlatformError, of_document
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
-from toolkit.launchers.environment import link_ports, names
 from toolkit.log import Log
-from toolkit.peers import sameness
-from toolkit.peers.follower_link import FollowerLink
-from toolkit.peers.frames import job_key
-from toolkit.peers.leader_link import LeaderLink, listen
-from toolkit.peers.protocol import Timeouts
+from toolkit.train.launchers.environment import link_ports, names
+from toolkit.train.peers import sameness
+from toolkit.train.peers.follower_link import FollowerLink
+from toolkit.train.peers.frames import job_key
+from toolkit.train.peers.leader_link import LeaderLink, listen
+from toolkit.train.peers.protocol import Timeouts
 from toolkit.train.step_times import StepTimes
 
 
@@ -92,7 +92,8 @@ def _nobody_is_slow(_host: str, _times: object) -> list[tuple[str, str]]:
 def _places(job: Job) -> dict[str, str]:
     """Return the name or address of each host that must have an address of its own.
 
-    Hosts known only by number (platforms/place.py) are left out: their names may not resolve, or to a wrong address.
+    Hosts known only by number (train/platforms/place.py) are left out: their names may not resolve, or to a wrong
+    address.
     """
     cluster, must_resolve = job.cluster, {need.host for need in names(job) if isinstance(need, Resolves)}
     given = {host: address for host, address in cluster.addresses.items() if address != host}

@@ -15,13 +15,13 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
 from toolkit.job.restart import Steps
 from toolkit.log import Log
-from toolkit.supervise.relay import LineMonitor
+from toolkit.train.supervise.relay import LineMonitor
 
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
     from toolkit.metrics.unseen import Unseen
-    from toolkit.rules.document import Rule
-    from toolkit.rules.event import RuleEvent
+    from toolkit.train.log_rules.document import Rule
+    from toolkit.train.log_rules.event import RuleEvent
     from toolkit.train.monitored import Monitored
     from toolkit.train.step_times import StepTimes
 
@@ -65,7 +65,7 @@ class LineMonitors:
         path = self._job.settings.rules
         if path is None:
             return
-        from toolkit.rules import document
+        from toolkit.train.log_rules import document
 
         in_code = self._job.folders.code / path
         try:
@@ -204,7 +204,7 @@ class LineMonitors:
 
     def _add_rules(self) -> None:
         from toolkit.metrics import guard
-        from toolkit.rules import pattern
+        from toolkit.train.log_rules import pattern
 
         watch = guard.Guard()
         monitor = pattern.Monitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)

@@ -12,8 +12,8 @@ from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
 from toolkit.log import Log
 from toolkit.records import encode
 from toolkit.series import findings
-from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.train.own_module import own_module
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 EVERY_S = 1.0
 

@@ -1,5 +1,5 @@
 """Pure: tells whose lines a framework plug-in's process writes. Its ranks run under a supervisor of their own, which
-puts each rank's prefix before its lines (supervise/console.py)."""
+puts each rank's prefix before its lines (train/supervise/console.py)."""
 
 from collections.abc import Iterator
 

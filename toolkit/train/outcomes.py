@@ -1,8 +1,8 @@
 """Makes the outcome of what ended this host: its processes, an error or a stop.
 
 `verdict` judges processes. Its import takes 7 ms, which the script need not wait for: the supervisor calls
-`import_for_the_end` when the first process runs (supervise/later.py). The end would be too late: by then the script may
-have removed the toolkit, or pip may have installed another version in its place.
+`import_for_the_end` when the first process runs (train/supervise/deferred_work.py). The end would be too late: by then
+the script may have removed the toolkit, or pip may have installed another version in its place.
 """
 
 import errno
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolkit import exit_codes
+from toolkit import exit_codes, machine
 from toolkit.errors import PlatformError, ToolkitError, of_path
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome, signal_name
 from toolkit.log import Log
-from toolkit.probe import host
-from toolkit.supervise import limits
-from toolkit.supervise.signals import Interrupted
+from toolkit.train.supervise import limits
+from toolkit.train.supervise.signals import Interrupted
 
 if TYPE_CHECKING:
     from traceback import FrameSummary
@@ -32,8 +31,8 @@ def import_for_the_end(log: Log) -> None:
     try:
         import traceback  # noqa: F401
 
-        from toolkit.source import modules  # noqa: F401
-        from toolkit.verdict import judge  # noqa: F401
+        from toolkit.train.source import modules  # noqa: F401
+        from toolkit.train.verdict import judge  # noqa: F401
     except Exception as error:  # noqa: BLE001 - files of another version may raise anything, and the job goes on
         log.warning(f"{_without_files(error)}. At the job's end `train` will fail with {exit_codes.INTERNAL_FAULT}")
 
@@ -60,15 +59,15 @@ def of_end(job: Job, ended: Ended) -> Outcome:
 
 
 def _judged(job: Job, ended: Ended) -> Outcome:
-    from toolkit.verdict import judge
+    from toolkit.train.verdict import judge
 
     return advised(job, judge.judge(job, ended))
 
 
 def advised(job: Job, outcome: Outcome) -> Outcome:
     """Return *outcome* with better advice where a missing module is one of the user's own code."""
-    from toolkit.source import modules
-    from toolkit.verdict.advice import INSTALL, own_module
+    from toolkit.train.source import modules
+    from toolkit.train.verdict.advice import INSTALL, own_module
 
     if job.script is None or outcome.cause.advice != INSTALL:
         return outcome
@@ -151,9 +150,11 @@ class OomWatch:
         self.begin()
 
     def begin(self) -> None:
-        self._before = host.oom_kills(self._root)
+        self._before = machine.oom_kills(self._root)
 
     def __call__(self) -> Memory:
-        root, now = self._root, host.oom_kills(self._root)
+        root, now = self._root, machine.oom_kills(self._root)
         kills = None if now is None or self._before is None else now - self._before
-        return Memory(oom_kills=kills, peak_bytes=host.memory_peak_bytes(root), limit_bytes=host.memory_bytes(root))
+        return Memory(
+            oom_kills=kills, peak_bytes=machine.memory_peak_bytes(root), limit_bytes=machine.memory_bytes(root)
+        )

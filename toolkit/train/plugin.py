@@ -1,4 +1,4 @@
-"""Reads the failure text that a framework plug-in wrote itself (standalone/plugin.py). It replaces `train`'s own."""
+"""Reads the failure text that a framework plug-in wrote itself (rank/hook/plugin.py). It replaces `train`'s own."""
 
 from pathlib import Path
 

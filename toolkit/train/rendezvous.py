@@ -8,10 +8,10 @@ from toolkit.errors import PlatformError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, Plan
 from toolkit.job.strategy import STRATEGIES
-from toolkit.launchers import table as launchers
-from toolkit.launchers.environment import MASTER_PORT, chooses_port, master
 from toolkit.log import Log
-from toolkit.probe import port as ports
+from toolkit.train.launchers import table as launchers
+from toolkit.train.launchers.environment import MASTER_PORT, chooses_port, master
+from toolkit.train.probe import port as ports
 
 
 class Rendezvous:

@@ -10,9 +10,9 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Phase, Plan
 from toolkit.log import Log
-from toolkit.source import codeartifact, packages
-from toolkit.source import install as source
-from toolkit.supervise.loop import Supervisor
+from toolkit.train.source import codeartifact, packages
+from toolkit.train.source import install as source
+from toolkit.train.supervise.supervisor import Supervisor
 
 
 def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:

@@ -21,7 +21,7 @@ def is_asked(job: Job) -> bool:
 
 def write(job: Job, log: Log) -> None:
     """Apply the rules to the files of this host, in a process of its own: the end of the job is reported already."""
-    from toolkit.probe.ask import ask
+    from toolkit.train.probe.ask import ask
 
     assert job.monitor is not None and job.monitor.debugger is not None
     folder = job.monitor.debugger.folder.parent / NAME

@@ -6,7 +6,7 @@ import toolkit
 from toolkit.job.job import Job
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
-from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 
 def beside(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[ProcessSpec, ...]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import status_pages
 from toolkit.diagnosis import exchange
 from toolkit.diagnosis.slow_rank import TRACED_STEPS
 from toolkit.job.job import Job
 from toolkit.job.rank_work import MOST_RANKS_SENT, OTHERS, OWN, OthersWork, OwnWork, RankWork, TraceAsked
 from toolkit.log import Log
-from toolkit.peers.messages import HostOwnWork, Trace
-from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.status_pages import pages
+from toolkit.train.peers.messages import HostOwnWork, Trace
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 LOOK_S = 1.0
 # The most messages per second from all hosts together: each costs the leader some 0.2 ms for 8 ranks.
@@ -76,9 +76,7 @@ class SlowRanks:
         """Have those of the two ranks that run on this host trace their next steps."""
         pair = (asked.slow, asked.healthy)
         try:
-            status_pages.request_trace(
-                self._folder / STATUS_FOLDER, steps=TRACED_STEPS, ranks=pair, number=-asked.number
-            )
+            pages.request_trace(self._folder / STATUS_FOLDER, steps=TRACED_STEPS, ranks=pair, number=-asked.number)
         except OSError as error:
             self._log.warning(f"ranks {asked.slow} and {asked.healthy} were not asked for a trace: {error.strerror}")
 

@@ -8,14 +8,14 @@ Without one, ranks are compared within their host.
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit import status_pages
 from toolkit.job.job import Job
-from toolkit.launchers import table as launchers
 from toolkit.metrics.sample import Sample
-from toolkit.rules.event import RuleEvent
-from toolkit.rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
-from toolkit.status_layout import RANK_NAME
-from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.status_pages import pages
+from toolkit.status_pages.layout import RANK_NAME
+from toolkit.train.launchers import table as launchers
+from toolkit.train.log_rules.event import RuleEvent
+from toolkit.train.log_rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 Times = tuple[tuple[int, int, float], ...]
 EVERY_S = 1.0
@@ -78,7 +78,7 @@ class StepTimes:
             return found
         self._looked_s = now_s
         for rank, pid in self._pids.items():
-            page = status_pages.read_rank(self._status_folder / (RANK_NAME % pid))
+            page = pages.read_rank(self._status_folder / (RANK_NAME % pid))
             if page is None or page.step is None or page.step_time_ns is None:
                 continue
             for _, step, seconds in self._beats.look(rank, page.step, page.step_time_ns):

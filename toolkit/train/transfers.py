@@ -21,12 +21,12 @@ from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
 from toolkit.records import decode, encode
-from toolkit.source.fetch import channel_archive
 from toolkit.storage.config import Answer, Task, Transfer
 from toolkit.storage.uri import check_outside, is_remote, parse
-from toolkit.supervise.loop import Supervisor
 from toolkit.train.environment import MARKER
 from toolkit.train.own_module import own_module
+from toolkit.train.source.fetch import channel_archive
+from toolkit.train.supervise.supervisor import Supervisor
 
 STATE = "storage"
 _ERRORS: dict[int, type[ToolkitError]] = {UserError.exit_code: UserError, PlatformError.exit_code: PlatformError}

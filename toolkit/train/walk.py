@@ -11,31 +11,31 @@ import msgspec
 
 import toolkit
 from toolkit import settings
-from toolkit.artifacts import folders as job_folders
-from toolkit.artifacts.scratch import RunFolder
 from toolkit.errors import PlatformError, ToolkitError, at
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Phase, Plan, quoted
 from toolkit.job.restart import Restart
 from toolkit.job.scripts import only_script
-from toolkit.launchers import table as launchers
 from toolkit.log import Log
-from toolkit.platforms import table as platforms
-from toolkit.probe import look
-from toolkit.source import classify, fetch
 from toolkit.storage.uri import is_remote
-from toolkit.supervise.asking import STATUS_FOLDER
-from toolkit.supervise.console import Outlets
-from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.train import base_lock, ending, hangs, outcomes, plugin, requirements, rule_output, within
+from toolkit.train.artifacts import folders as job_folders
+from toolkit.train.artifacts.scratch import RunFolder
 from toolkit.train.attempts import Attempts
 from toolkit.train.console import console
 from toolkit.train.environment import MARKER, fitted, marked, measured
+from toolkit.train.launchers import table as launchers
 from toolkit.train.line_monitors import LineMonitors
 from toolkit.train.outcomes import OomWatch
+from toolkit.train.platforms import table as platforms
+from toolkit.train.probe import look
 from toolkit.train.services import beside
+from toolkit.train.source import classify, fetch
+from toolkit.train.supervise.console import Outlets
+from toolkit.train.supervise.signals import Interrupted, Signals
+from toolkit.train.supervise.stop_request import STATUS_FOLDER
+from toolkit.train.supervise.supervisor import Supervisor
 from toolkit.train.traces import Traces
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _outcome(
 
 
 def _warn_of_model(job: Job, log: Log) -> None:
-    from toolkit.artifacts import saved_model
+    from toolkit.train.artifacts import saved_model
 
     for sentence in saved_model.warnings(job.folders.model):
         log.warning(sentence)

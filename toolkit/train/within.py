@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from toolkit.artifacts.scratch import RUN
 from toolkit.errors import UserError
 from toolkit.folders import is_dir
+from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.job.job import Folders
-from toolkit.platforms.sagemaker.variables import BASE_DIR
+from toolkit.train.artifacts.scratch import RUN
 from toolkit.train.environment import MARKER
 
 

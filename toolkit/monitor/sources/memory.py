@@ -8,10 +8,10 @@ group with a memory controller the host stands for the container.
 import os
 from pathlib import Path
 
+from toolkit import machine
 from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import BYTES, NAN, PERCENT, column
-from toolkit.probe import host
 
 # Of version 1, memory.stat counts this group alone unless the name starts with total_.
 _CACHED = {b"active_file", b"inactive_file"}
@@ -41,7 +41,7 @@ class Memory:
         top = Path(root)
         self._meminfo = KeptFile(f"{root}/proc/meminfo")
         self._used, self._stat, self._cached = _group(top)
-        self._limit_bytes = host.memory_bytes(top)
+        self._limit_bytes = machine.memory_bytes(top)
         self._events = _first(top, ("", "memory.events"), ("memory", "memory.oom_control"))
         self._kills = _kills(self._events)
         self._shm = os.path.join(root, "dev/shm")
@@ -82,7 +82,7 @@ class Memory:
 def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
     """Return the files of the group's memory in use and of its parts, and the names of cached files among these."""
     for controller, used, names in (("", "memory.current", _CACHED), ("memory", "memory.usage_in_bytes", _CACHED_V1)):
-        for folder in host.groups(root, controller):
+        for folder in machine.groups(root, controller):
             if is_file(folder / used, as_absent):
                 return KeptFile(folder / used), KeptFile(folder / "memory.stat"), names
     return None, None, set()
@@ -90,7 +90,7 @@ def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
 
 def _first(root: Path, *places: tuple[str, str]) -> KeptFile | None:
     for controller, name in places:
-        for folder in host.groups(root, controller):
+        for folder in machine.groups(root, controller):
             if is_file(folder / name, as_absent):
                 return KeptFile(folder / name)
     return None

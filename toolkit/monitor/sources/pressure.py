@@ -7,10 +7,10 @@ interval (https://docs.kernel.org/accounting/psi.html, seen 2026-11). Kernels wi
 
 from pathlib import Path
 
+from toolkit import machine
 from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import NAN, PERCENT, Rate, column
-from toolkit.probe import host
 
 _KINDS = (("cpu", "some"), ("memory", "some"), ("memory", "full"), ("io", "some"), ("io", "full"))
 
@@ -48,6 +48,6 @@ class Pressure:
 
 
 def _file(root: Path, kind: str) -> KeptFile | None:
-    group = next(iter(host.groups(root, "")), None)
+    group = next(iter(machine.groups(root, "")), None)
     places = [*([group / f"{kind}.pressure"] if group is not None else []), root / "proc/pressure" / kind]
     return next((KeptFile(place) for place in places if is_file(place, as_absent)), None)

@@ -6,10 +6,10 @@ usage in cpuacct.usage (https://docs.kernel.org/admin-guide/cgroup-v2.html, seen
 
 from pathlib import Path
 
+from toolkit import machine
 from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import PERCENT, Rate, column
-from toolkit.probe import host
 
 
 class Quota:
@@ -18,7 +18,7 @@ class Quota:
     def __init__(self, root: str, now_s: float) -> None:
         top = Path(root)
         self._stat, self._usage = _files(top)
-        self._cores = host.quota_cores(top)
+        self._cores = machine.quota_cores(top)
         now = self._counts()
         self._used = Rate(now.get(b"usage", 0.0), now_s)
         self._has_usage = b"usage" in now
@@ -58,11 +58,11 @@ class Quota:
 def _files(root: Path) -> tuple[KeptFile | None, KeptFile | None]:
     """Return the files of periods and of usage: of version 2 both are one. The root group has neither a limit nor, in
     the machine's own view, a usage that is the container's."""
-    for folder in host.groups(root, ""):
+    for folder in machine.groups(root, ""):
         if is_file(folder / "cpu.stat", as_absent):
             return KeptFile(folder / "cpu.stat"), None
-    stat = next((f / "cpu.stat" for f in host.groups(root, "cpu") if is_file(f / "cpu.stat", as_absent)), None)
+    stat = next((f / "cpu.stat" for f in machine.groups(root, "cpu") if is_file(f / "cpu.stat", as_absent)), None)
     usage = next(
-        (f / "cpuacct.usage" for f in host.groups(root, "cpuacct") if is_file(f / "cpuacct.usage", as_absent)), None
+        (f / "cpuacct.usage" for f in machine.groups(root, "cpuacct") if is_file(f / "cpuacct.usage", as_absent)), None
     )
     return (None if stat is None else KeptFile(stat)), (None if usage is None else KeptFile(usage))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagemaker_training import environment, errors, modules, runner
 from toolkit.errors import UserError
-from toolkit.source.classify import classify
+from toolkit.train.source.classify import classify
 
 __all__ = ["install", "run"]
 

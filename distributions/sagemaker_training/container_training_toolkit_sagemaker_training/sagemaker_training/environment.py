@@ -10,13 +10,13 @@ import msgspec
 from sagemaker_training import mapping
 from toolkit import settings
 from toolkit.job import variables
+from toolkit.job.base_folders import BASE
+from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.job.job import Job
 from toolkit.log import Log
-from toolkit.platforms import table
-from toolkit.platforms.folders import BASE
-from toolkit.platforms.sagemaker import read
-from toolkit.platforms.sagemaker.variables import BASE_DIR
-from toolkit.probe import look
+from toolkit.train.platforms import table
+from toolkit.train.platforms.sagemaker import read_job
+from toolkit.train.probe import look
 
 SAGEMAKER_BASE_PATH = BASE
 BASE_PATH_ENV = BASE_DIR
@@ -41,8 +41,8 @@ input_data_config_file_dir = os.path.join(input_config_dir, INPUT_DATA_CONFIG_FI
 def read_hyperparameters() -> dict[str, Any]:
     """Return the decoded hyperparameters, SageMaker's own (sagemaker_*) included."""
     if table.detect(os.environ).name == "sagemaker":
-        return read.hyperparameters(_folders)
-    job = _job(read.Given())
+        return read_job.hyperparameters(_folders)
+    job = _job(read_job.Given())
     return {**job.hyperparameters, **job.shown.parameters}
 
 
@@ -161,7 +161,7 @@ class Environment(mapping.MappingMixin):
         hyperparameters: dict[str, Any] | None = None,
     ) -> None:
         self._job = _job(
-            read.Given(
+            read_job.Given(
                 resource_config=resource_config or None,
                 input_data_config=input_data_config or None,
                 hyperparameters=hyperparameters or None,
@@ -190,24 +190,24 @@ class Environment(mapping.MappingMixin):
 
     def sagemaker_s3_output(self) -> str | None:
         """Return where the job's output goes in S3, None if the job does not say."""
-        found = (self._given or read_hyperparameters()).get(read.OUTPUT)
+        found = (self._given or read_hyperparameters()).get(read_job.OUTPUT)
         return None if found is None else str(found)
 
 
-def _job(given: read.Given) -> Job:
+def _job(given: read_job.Given) -> Job:
     """Return the job of this host; its script need not be named. Warnings of its documents are left to `train`."""
     environ = dict(os.environ)
     platform = table.detect(environ)
     ours, machine, log = settings.read(environ), look.look(environ), Log(level=50)
     asks = any(value is not None for value in (given.resource_config, given.input_data_config, given.hyperparameters))
     if asks and (platform.name == "sagemaker" or given.resource_config is not None):
-        return read.read(environ, ours, machine, log, given=given)
+        return read_job.read(environ, ours, machine, log, given=given)
     found, _ = table.read_job(platform, environ, ours, machine, log, interpreter=sys.executable, needs_script=False)
     return found if given.hyperparameters is None else _with(found, given.hyperparameters)
 
 
 def _with(job: Job, hyperparameters: dict[str, Any]) -> Job:
     """Return *job*, one outside SageMaker, with *hyperparameters*."""
-    own, parameters = read.split(hyperparameters)
+    own, parameters = read_job.split(hyperparameters)
     shown = msgspec.structs.replace(job.shown, parameters={**job.shown.parameters, **parameters})
     return msgspec.structs.replace(job, hyperparameters=own, shown=shown)

@@ -12,8 +12,8 @@ from typing import Any
 from sagemaker_training import environment, errors
 from toolkit import folders, settings
 from toolkit.errors import ToolkitError
-from toolkit.source.unpack import is_tar, unpack
 from toolkit.storage.uri import is_remote
+from toolkit.train.source.unpack import is_tar, unpack
 
 
 def write_success_file() -> None:

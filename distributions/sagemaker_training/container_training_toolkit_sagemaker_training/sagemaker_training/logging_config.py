@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.job.plan import quoted
 from toolkit.log import masked
-from toolkit.standalone import plugin
+from toolkit.rank.hook import plugin
 
 
 def get_logger() -> logging.Logger:

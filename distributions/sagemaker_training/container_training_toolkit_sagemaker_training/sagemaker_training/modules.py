@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from sagemaker_training import environment, errors, files, logging_config
-from toolkit.source import codeartifact
-from toolkit.source.install import OPTIONS, REQUIREMENTS
+from toolkit.train.source import codeartifact
+from toolkit.train.source.install import OPTIONS, REQUIREMENTS
 
 DEFAULT_MODULE_NAME = "default_user_module_name"
 CA_REPOSITORY_ARN_ENV = codeartifact.VARIABLE

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagemaker_training import environment, errors, runner
 from toolkit.errors import UserError
-from toolkit.source import classify
+from toolkit.train.source import classify
 
 DEFAULT_ERROR_CLASS = errors.ExecuteUserScriptError
 

@@ -1,0 +1,39 @@
+"""A page as JSON keeps to the schema that is shipped beside it."""
+
+import json
+import math
+
+import jsonschema
+import msgspec
+
+from tests.commands.report.pages import page
+from toolkit.commands.report.document import SCHEMA, document, schema
+from toolkit.commands.report.model import Words
+
+
+def test_the_shipped_schema_is_that_of_the_model() -> None:
+    """`python -m toolkit.commands.report.document` writes it anew."""
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(schema()))
+
+
+def test_a_page_with_every_kind_of_block_is_valid_and_keeps_its_numbers() -> None:
+    told = json.loads(document(page()))
+
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(told)
+    chart = told["sections"][1]["blocks"][2]
+    assert chart["type"] == "Chart"
+    assert chart["lines"][0]["mean"] == [3.0, None, 1.0]
+    assert told["sections"][1]["blocks"][4]["parts"][0] == {
+        "name": "training",
+        "value": 75.0,
+        "formula": "",
+        "tone": "plain",
+    }
+
+
+def test_the_schema_refuses_what_is_no_page() -> None:
+    told = msgspec.to_builtins(page(Words(text="x")))
+    told["sections"][0]["blocks"][0]["tone"] = "loud"
+
+    assert not jsonschema.Draft202012Validator(schema()).is_valid(told)
+    assert math.isnan(page().sections[1].blocks[2].lines[0].mean[1])  # type: ignore[union-attr]

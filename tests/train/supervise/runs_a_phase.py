@@ -1,0 +1,153 @@
+"""Runs one phase under a real supervisor: `python -m tests.train.supervise.runs_a_phase FOLDER`.
+
+FOLDER/phase.json says what (Wanted); ended.json or error.txt is the result. The script's lines come on stdout.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from toolkit.job.events import DaemonEnded, Heard, Launch, PeerFailed, Stop
+from toolkit.job.outcome import Ended, Exit, Ruled
+from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
+from toolkit.log import Log
+from toolkit.train.supervise.console import Console
+from toolkit.train.supervise.signals import Signals
+from toolkit.train.supervise.supervisor import Supervisor
+
+
+class Wanted(msgspec.Struct):
+    """The shell texts of a script and its services. *rule*: what the log rules do once the file FOLDER/found exists.
+    *peer_fails*: once the script has made FOLDER/began, the link lets it end (FOLDER/go), and reports another host's
+    failure when the script has ended and nobody has reaped it. The supervisor's work for later makes FOLDER/running."""
+
+    script: str
+    services: list[str] = []
+    rule: str = ""
+    peer_fails: bool = False
+    grace_s: float = 60.0
+
+
+class FileRules:
+    """Log rules that find something once a file exists."""
+
+    def __init__(self, found: Path, kind: str) -> None:
+        self._found = found
+        self._kind = kind
+        self.ruled: Ruled | None = None
+        self.stop_rule = ""
+
+    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+        pass
+
+    def rest_s(self) -> float:
+        return 0.0
+
+    def tick(self) -> None:
+        time.sleep(0.01)
+        if not self._found.exists():
+            return
+        if self._kind == "fails":
+            raise RuntimeError("a fault of the rules")
+        if self._kind == "ends":
+            self.ruled = Ruled(exit_code=94, at_ns=time.monotonic_ns(), text="found it")
+        else:
+            self.stop_rule = "LossNotDecreasing"
+
+
+class FailingPeer:
+    """A link over which another host's failure comes when the script has ended, but was not reaped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fd, write_end = os.pipe()
+        os.write(write_end, b"!")
+        self._folder = folder
+        self._tells = True
+
+    def serve(self) -> list[Heard]:
+        if not self._tells or not (self._folder / "began").exists():
+            return []
+        self._tells = False
+        os.read(self.fd, 1)
+        (self._folder / "go").touch()
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        return [PeerFailed(text="rank 1 of host algo-2 failed")]
+
+    def answer(self, so_far: Ended) -> None:
+        (self._folder / "answer.json").write_bytes(msgspec.json.encode(so_far))
+
+    def rest_s(self) -> float:
+        return 1.0
+
+    def ready(self) -> None: ...
+    def waits(self, missing: tuple[str, ...]) -> None: ...
+    def stop(self, stop: Stop) -> None: ...
+    def idle(self, seconds: float) -> None: ...
+    def propose(self, step: int) -> None: ...
+    def ranks_ended(self) -> None: ...
+    def left(self, ended: Exit, ranks_left: int) -> None: ...
+    def rank_done(self, process: str) -> None: ...
+    def failing(self, so_far: Ended) -> None: ...
+    def leader_done(self) -> None: ...
+    def daemon_ended(self, code: int) -> None: ...
+
+    def launch(self, launch: Launch) -> bool:
+        return False
+
+    def launched(self) -> str | None:
+        return None
+
+    def daemons_ended(self) -> list[DaemonEnded]:
+        return []
+
+
+def main(folder: Path) -> None:
+    wanted = msgspec.json.decode((folder / "phase.json").read_bytes(), type=Wanted)
+    signal.alarm(120)  # Whatever a test breaks, this program ends.
+
+    def spec(name: str, text: str, rank: int | None = None) -> ProcessSpec:
+        return ProcessSpec(
+            name=name,
+            argv=("/bin/sh", "-c", text) if text else ("/no/such/program",),
+            environ={"PATH": os.environ["PATH"], "TEST_RUN": str(os.getpid())},
+            cwd=folder,
+            stop=StopPolicy(grace_s=wanted.grace_s),
+            rank=rank,
+        )
+
+    log = Log()
+    with Signals(last=True) as signals:
+        console = Console(
+            host="algo-1", prefix_ranks=False, make_monitor=lambda *_: None, files=None, file_bytes=1, note=print
+        )
+        supervisor = Supervisor(
+            signals=signals,
+            console=console,
+            log=log,
+            run_folder=folder,
+            marker=f"TEST_RUN={os.getpid()}",
+            python=sys.executable,
+            alone=not wanted.peer_fails,
+            others=FailingPeer(folder) if wanted.peer_fails else None,
+            rules=FileRules(folder / "found", wanted.rule) if wanted.rule else None,
+            once_running=(folder / "running").touch,
+        )
+        (folder / "guardian.pid").write_text(str(supervisor.guardian.pid if supervisor.guardian else 0))
+        log.say_through(console.stderr.say, supervisor.finish)
+        services = tuple(spec(f"service {at}", text) for at, text in enumerate(wanted.services))
+        phase = Phase(name="train", main=spec("script", wanted.script, rank=0), services=services)
+        phase = msgspec.structs.replace(phase, together=bool(wanted.rule))
+        try:
+            (folder / "ended.json").write_bytes(msgspec.json.encode(supervisor.run(phase)))
+        except Exception as error:
+            (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
+        finally:
+            log.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,502 @@
+"""The stop machine by histories alone: what it answers to events, in any order, and when."""
+
+import math
+import signal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from toolkit.job.events import (
+    AllRanksEnded,
+    AllReady,
+    Event,
+    Hang,
+    HangNoticed,
+    JobEnded,
+    LauncherSignals,
+    LeaderDone,
+    MainEnded,
+    NextAttempt,
+    NobodyServed,
+    NothingLeft,
+    PeerFailed,
+    RankDone,
+    RankEnded,
+    RanksSave,
+    RuleMatched,
+    ServiceEnded,
+    StacksWritten,
+    Stop,
+    Tick,
+)
+from toolkit.job.outcome import UNFINISHED_S, Exit, Ruled
+from toolkit.job.restart import Restart
+from toolkit.train.supervise.stop_facts import Facts, Policy
+from toolkit.train.supervise.stop_machine import StopMachine
+from toolkit.train.supervise.stop_table import Action
+from toolkit.train.supervise.stop_times import (
+    ABORT_S,
+    DUMP_S,
+    HUNG_GRACE_S,
+    KILL_S,
+    LAUNCHER_S,
+    LEADER_DONE_S,
+    LOOK_S,
+    STOPPED_LAUNCHER_S,
+    SWEEP_S,
+)
+
+ME, OTHER = "algo-1", "algo-2"
+STOP = Stop(host=ME, signal=signal.SIGTERM)
+STOP_ELSEWHERE = Stop(host=OTHER, signal=signal.SIGTERM)
+STOP_BY_RULE = Stop(host=ME, signal=signal.SIGTERM, rule="LossNotDecreasing")
+GRACE_S = 20.0
+# They do something to processes.
+SIGNALS = {
+    *(Action.FORWARD, Action.STOP_RANKS, Action.STOP_HERE, Action.TELL_LAUNCHER, Action.SWEEP, Action.KILL),
+    *(Action.KILL_LAUNCHER, Action.END_LAUNCHER),
+}
+
+
+def ended(code: int = 0, **more: Any) -> Exit:
+    return Exit(process="rank 0", pid=7, started_ns=1, ended_ns=2, code=code, **more)
+
+
+class Host:
+    """A machine, and the processes of its host."""
+
+    def __init__(self, *, linked: bool = False, ranks: int = 2, **policy: Any) -> None:
+        self.machine = StopMachine(ME, linked=linked)
+        self.now_s = 100.0
+        self.ranks = ranks
+        self.main = True
+        self.services = 0
+        self.had_ranks = ranks > 0
+        self.well = False
+        self.drained = False
+        self.machine.begin(Policy(grace_s=GRACE_S, **policy), self.now_s)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(
+            now_ns=int(self.now_s * 1e9),
+            ranks=self.ranks,
+            main=self.main,
+            living=bool(self.ranks or self.main or self.services),
+            had_ranks=self.had_ranks,
+            ranks_ended_well=self.well,
+            drained=self.drained,
+            drained_by_s=self.now_s + 1.0,
+        )
+
+    def on(self, *events: Event) -> list[Action]:
+        """Return what is to be done about *events*."""
+        return [action for event in events for action in self.machine.on(event, self.facts)[1]]
+
+    def after(self, seconds: float) -> list[Action]:
+        """Return what is to be done *seconds* later."""
+        self.now_s += seconds
+        return self.on(Tick())
+
+    def rank_ends(self, code: int = 0, **more: Any) -> list[Action]:
+        self.ranks -= 1
+        return self.on(RankEnded(exit=ended(code, **more)))
+
+    def main_ends(self, code: int = 0, **more: Any) -> list[Action]:
+        self.main = False
+        return self.on(MainEnded(exit=ended(code, **more)))
+
+    @property
+    def rest_s(self) -> float:
+        return round(self.machine.rest_s(self.now_s), 6)
+
+
+# --- one script, one host
+
+
+def test_a_script_that_ends_by_itself_is_swept_and_drained() -> None:
+    host = Host(ranks=0)
+
+    done = [*host.main_ends(), *host.on(NothingLeft())]
+    host.drained = True
+    done += host.after(0.0)
+
+    assert [each for each in done if each not in (Action.ANSWER_SHIM, Action.RELEASE_SHIMS, Action.LOOK)] == [
+        Action.SWEEP,
+        Action.BEGIN_DRAIN,
+    ]
+    assert host.machine.state == "done"
+
+
+def test_a_stop_is_forwarded_and_its_deadline_kills() -> None:
+    host = Host()
+
+    assert host.on(STOP) == [Action.HURRY, Action.FORWARD]
+    assert host.rest_s == GRACE_S
+    assert Action.KILL in host.after(GRACE_S)
+    assert host.rest_s == LOOK_S
+
+
+def test_after_a_stop_optional_services_have_a_second_and_what_the_script_left_the_whole_grace() -> None:
+    host = Host(ranks=0)
+    host.services = 1
+    host.on(STOP)
+
+    assert Action.SWEEP in host.main_ends()
+    assert Action.KILL_OPTIONAL not in host.after(SWEEP_S / 2)
+    assert [
+        each for wait_s in (SWEEP_S, SWEEP_S, GRACE_S) for each in host.after(wait_s) if each is not Action.LOOK
+    ] == [Action.KILL_OPTIONAL, Action.KILL]
+
+
+def test_a_second_stop_a_second_later_kills_and_a_repeated_one_does_not() -> None:
+    host = Host()
+    host.on(STOP)
+
+    host.now_s += 0.5
+    assert host.on(STOP) == []
+    host.now_s += 0.6
+    assert host.on(STOP)[:1] == [Action.KILL]
+    assert host.machine.job.insisted
+
+
+def test_a_stop_that_came_to_another_host_first_is_no_second_one_here() -> None:
+    host = Host(linked=True)
+
+    assert host.on(STOP_ELSEWHERE) == [Action.HURRY, Action.FORWARD]
+    host.now_s += 5.0
+    assert host.on(STOP) == []
+    host.now_s += 2.0
+    assert Action.KILL in host.on(STOP)
+    assert host.machine.job.stop == STOP_ELSEWHERE
+
+
+def test_a_rules_stop_is_told_to_the_other_hosts_and_a_signal_after_it_is_the_first() -> None:
+    host = Host(linked=True)
+
+    assert host.on(STOP_BY_RULE) == [Action.HURRY, Action.TELL_STOP, Action.FORWARD]
+    assert host.rest_s == GRACE_S
+    host.now_s += 5.0
+    assert host.on(STOP) == []
+    host.now_s += 2.0
+    assert Action.KILL in host.on(STOP)
+    assert host.machine.job.stop == STOP_BY_RULE
+
+
+def test_the_other_hosts_hear_of_a_stop_that_came_here_once() -> None:
+    host = Host(linked=True)
+
+    assert host.on(STOP).count(Action.TELL_STOP) == 1
+    host.now_s += 2.0
+    assert Action.TELL_STOP not in host.on(STOP)
+
+
+def test_a_stop_before_a_phase_is_kept_and_starts_nothing() -> None:
+    machine = StopMachine(ME, linked=True)
+
+    state, actions = machine.on(STOP, Facts(now_ns=5))
+
+    assert (state, actions) == ("idle", (Action.HURRY, Action.TELL_STOP))
+    assert machine.job.ends
+    assert machine.job.stopped_at_ns == 5
+
+
+# --- launchers
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_stop_after_the_last_rank_of_mpirun_leaves_it_the_time_that_its_own_end_has(linked: bool) -> None:
+    """The deadline of the stop itself, the grace, does not replace that of what follows from it."""
+    host = Host(linked=linked, ranks=0, as_one=True, ends_as_one=True)
+    host.had_ranks = True
+
+    done = host.on(STOP)
+
+    assert host.machine.state == "leaving"
+    if linked:
+        assert done[-2:] == [Action.SAY_NO_RANK, Action.TELL_RANKS_ENDED]
+        assert host.rest_s == GRACE_S
+        done = host.on(AllRanksEnded())
+    assert done[-1] == Action.KILL_LAUNCHER
+    assert host.rest_s == LAUNCHER_S
+    assert host.after(LAUNCHER_S) == [Action.TELL_LAUNCHER]
+    assert Action.KILL in host.after(LAUNCHER_S)
+
+
+def test_a_launcher_that_ends_its_ranks_itself_has_a_moment_of_its_own_after_them() -> None:
+    host = Host(ranks=1)
+    host.on(STOP)
+
+    assert Action.KILL_LAUNCHER not in host.rank_ends()
+    assert host.rest_s == STOPPED_LAUNCHER_S
+
+
+def test_a_launcher_that_waits_for_other_hosts_is_killed_when_no_rank_lives_anywhere() -> None:
+    host = Host(linked=True, ranks=1, as_one=True, ends_as_one=True)
+    host.on(STOP)
+
+    assert Action.TELL_RANKS_ENDED in host.rank_ends()
+    assert Action.KILL_LAUNCHER in host.on(AllRanksEnded())
+    assert host.machine.over
+
+
+def test_a_failed_rank_stops_its_siblings_and_the_launcher_does_not_hear_of_it() -> None:
+    host = Host(linked=True, ends_with_ranks=True)
+
+    done = host.rank_ends(3)
+
+    assert done == [Action.TELL_FAILING, Action.HOLD_SHIM, Action.SAY_RANK_FAILED, Action.STOP_RANKS]
+    assert host.rank_ends(-15, signalled=True)[-1] == Action.END_LAUNCHER
+
+
+def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
+    host = Host(ranks=1, ends_with_ranks=True)
+
+    host.on(LauncherSignals())
+
+    assert host.machine.launcher_first
+    assert Action.END_LAUNCHER not in host.rank_ends(1, signalled=True)
+
+
+def test_ranks_that_abort_mpi_end_before_they_are_told_to() -> None:
+    host = Host(as_one=True, ends_as_one=True)
+
+    assert host.on(LauncherSignals()) == []
+    assert host.rest_s == ABORT_S
+    assert host.after(ABORT_S) == [Action.STOP_RANKS]
+
+
+def test_ranks_wait_a_moment_for_one_that_left_without_mpi_finalize() -> None:
+    host = Host(as_one=True, ends_as_one=True)
+
+    assert Action.SAY_LEFT in host.rank_ends(left=True)
+    assert host.rest_s == UNFINISHED_S
+    assert host.after(UNFINISHED_S) == [Action.SAY_LEFT_WAIT, Action.STOP_RANKS]
+
+
+# --- other ends
+
+
+def test_ranks_that_save_are_asked_again_until_they_have() -> None:
+    host = Host(linked=True)
+    host.on(PeerFailed(text="host algo-2 failed"))
+
+    assert host.on(RanksSave(names=("rank 0",))) == [Action.SAY_SAVING]
+    assert host.rest_s == LOOK_S
+    assert host.after(LOOK_S) == [Action.STOP_HERE]
+    assert host.on(RanksSave(names=("rank 0",))) == []
+    assert host.after(LOOK_S) == [Action.STOP_HERE]
+    assert host.after(LOOK_S) == []
+    assert Action.KILL in host.after(GRACE_S)
+
+
+def test_a_hang_is_dumped_before_it_is_ended() -> None:
+    host = Host(on_hang="stop")
+
+    assert host.on(Hang(seconds=9.0)) == [Action.SAY_HANG, Action.DUMP]
+    assert host.after(2.0) == []
+    assert host.on(StacksWritten()) == [Action.STOP_HERE]
+    assert host.rest_s == HUNG_GRACE_S
+
+
+def test_stacks_that_are_never_written_hold_up_no_end() -> None:
+    host = Host(on_hang="stop")
+    host.on(Hang(seconds=9.0))
+
+    assert host.after(DUMP_S) == [Action.STOP_HERE]
+
+
+@pytest.mark.parametrize(
+    ("on_hang", "event", "done"),
+    [
+        ("report", Hang(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
+        ("report", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
+        ("stop", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
+        ("unseen", Hang(seconds=9.0), [Action.STOP_HERE]),
+        ("unseen", HangNoticed(seconds=9.0), []),
+    ],
+)
+def test_a_hang_ends_the_phase_only_where_it_should(on_hang: str, event: Event, done: list[Action]) -> None:
+    host = Host(linked=True, on_hang=on_hang)
+
+    assert host.on(event) == done
+    assert host.machine.undisturbed == (Action.STOP_HERE not in done)
+
+
+def test_services_of_all_hosts_stay_until_no_rank_lives() -> None:
+    host = Host(linked=True, ranks=0, serves_all=True, leads=True)
+    host.services = 1
+
+    assert host.main_ends()[-2:] == [Action.TELL_LEADER_DONE, Action.TELL_RANKS_ENDED]
+    assert host.machine.state == "running"
+    assert Action.SWEEP in host.on(AllRanksEnded())
+
+
+@pytest.mark.parametrize(("serves_all", "ends"), [(True, True), (False, False)])
+def test_a_script_may_go_on_for_a_while_after_the_leaders_where_services_serve_all(
+    serves_all: bool, ends: bool
+) -> None:
+    host = Host(linked=True, ranks=0, serves_all=serves_all)
+    host.on(LeaderDone())
+
+    assert (host.after(LEADER_DONE_S) == [Action.SAY_LEADER_DONE, Action.STOP_HERE]) == ends
+    assert host.machine.over == ends
+
+
+def test_a_new_attempt_forgets_what_the_last_one_failed_of_but_not_a_stop() -> None:
+    host = Host(linked=True)
+    host.on(PeerFailed(text="boom"), JobEnded(), STOP_ELSEWHERE)
+    host.machine.end()
+    restart = Restart(attempt=1, host=OTHER, cause="", process="", rank=None, exit_code=1, failed_ns=1, counted=True)
+
+    host.on(NextAttempt(restart=restart, used=1, allowed=2), AllReady())
+
+    assert (host.machine.job.peer_failed, host.machine.job.job_ended, host.machine.job.may_start) == (
+        False,
+        False,
+        True,
+    )
+    assert host.machine.job.ends
+
+
+# --- any order of events
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A host whose ranks obey no SIGTERM, while anything happens to it."""
+
+    @initialize(
+        linked=st.booleans(),
+        ranks=st.integers(0, 3),
+        services=st.integers(0, 1),
+        as_one=st.booleans(),
+        with_ranks=st.booleans(),
+        serves_all=st.booleans(),
+        on_hang=st.sampled_from(["unseen", "report", "stop"]),
+        stubborn=st.booleans(),
+    )
+    def begin(self, *, linked: bool, ranks: int, services: int, as_one: bool, stubborn: bool, **policy: Any) -> None:
+        ends_with_ranks = policy.pop("with_ranks") and not as_one
+        self.host = Host(
+            linked=linked, ranks=ranks, as_one=as_one, ends_as_one=as_one, ends_with_ranks=ends_with_ranks, **policy
+        )
+        self.host.services = services
+        self.stubborn = stubborn  # Something does not even end on SIGKILL.
+        self.killed = False
+        self.cause: Event | None = None
+        self.began_s = math.inf
+        self.insists = False
+
+    def on(self, event: Event) -> None:
+        pending = [event]
+        while pending:
+            first = pending.pop(0)
+            before = self.host.machine.state
+            actions = self.host.on(first)
+            for action in actions:
+                pending += self.carry_out(action)
+            self.check(first, before, actions)
+
+    def carry_out(self, action: Action) -> list[Event]:
+        host = self.host
+        if action is Action.KILL:
+            self.killed = True
+        if action in (Action.KILL_LAUNCHER, Action.END_LAUNCHER) and host.main:
+            host.main = False
+            return [MainEnded(exit=ended(-9, signalled=True))]
+        if action is Action.LOOK:
+            events: list[Event] = []
+            if self.killed:
+                events += [RankEnded(exit=ended(-9, signalled=True))] * host.ranks
+                events += [MainEnded(exit=ended(-9, signalled=True))] * host.main
+                host.ranks, host.main, host.services = 0, False, 0
+            left = host.ranks or host.main or host.services or self.stubborn
+            return events if left else [*events, NothingLeft()]
+        return []
+
+    def check(self, event: Event, before: str, actions: list[Action]) -> None:
+        machine = self.host.machine
+        if machine.state not in ("idle", "running") and self.began_s == math.inf:
+            self.began_s = self.host.now_s
+        assert machine.cause is not None or not SIGNALS & set(actions), (event, before, actions)
+        assert machine.state != "running" or machine.cause is None
+        if self.cause is None:
+            self.cause = machine.cause
+        assert machine.cause is self.cause
+        if Action.KILL in actions and not isinstance(event, Tick):
+            assert isinstance(event, Stop)
+            assert machine.job.insisted
+        assert before != "done" or machine.state == "done"
+
+    @rule(event=st.sampled_from([STOP, STOP_ELSEWHERE, STOP_BY_RULE, Stop(host=ME, signal=signal.SIGXCPU)]))
+    def stop(self, event: Stop) -> None:
+        self.on(event)
+
+    @rule(
+        event=st.sampled_from(
+            [
+                *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), HangNoticed(seconds=9.0), JobEnded()),
+                *(LeaderDone(), AllRanksEnded(), LauncherSignals(), NobodyServed(), RanksSave(names=("rank 0",))),
+                *(StacksWritten(), RankDone(host="algo-2", process="rank 1")),
+                RuleMatched(ruled=Ruled(exit_code=124, at_ns=1, text="boom")),
+            ]
+        )
+    )
+    def something(self, event: Event) -> None:
+        self.on(event)
+
+    @precondition(lambda self: self.host.ranks)
+    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans(), left=st.booleans())
+    def rank_ends(self, code: int, signalled: bool, left: bool) -> None:
+        self.host.ranks -= 1
+        self.on(RankEnded(exit=ended(code, signalled=signalled, left=left and code == 0)))
+
+    @precondition(lambda self: self.host.main)
+    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans())
+    def main_ends(self, code: int, signalled: bool) -> None:
+        self.host.main = False
+        self.on(MainEnded(exit=ended(code, signalled=signalled)))
+
+    @precondition(lambda self: self.host.services)
+    @rule(code=st.sampled_from([0, 3]))
+    def service_ends(self, code: int) -> None:
+        self.host.services -= 1
+        self.on(ServiceEnded(exit=ended(code)))
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 3.0, 12.0]))
+    def time_passes(self, seconds: float) -> None:
+        until_s = self.host.now_s + seconds
+        while self.host.now_s < until_s:
+            self.host.now_s = min(until_s, self.host.now_s + max(self.host.machine.rest_s(self.host.now_s), 0.001))
+            if self.host.machine.is_due(self.host.now_s):
+                self.on(Tick())
+
+    @invariant()
+    def no_rank_outlives_its_deadline(self) -> None:
+        longest_s = DUMP_S + GRACE_S + STOPPED_LAUNCHER_S + 2 * LAUNCHER_S + SWEEP_S + 0.5
+        if self.host.now_s > self.began_s + longest_s:
+            assert not self.host.ranks
+
+    def teardown(self) -> None:
+        """However it was: told to stop, the host ends in time."""
+        if not hasattr(self, "host"):
+            return
+        self.on(STOP)
+        for _ in range(6):
+            self.time_passes(12.0)
+            self.host.drained = self.host.machine.state == "draining"
+        assert self.host.machine.state == "done"
+        assert self.host.now_s - 100.0 > KILL_S
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=80,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],  # The machine may be busy.
+)
+test_any_order_of_events_ends_in_time_for_a_reason_and_by_its_first_cause = AnyOrder.TestCase

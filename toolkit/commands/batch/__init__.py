@@ -1,0 +1,1 @@
+"""Searches the largest batch that fits, scales hyperparameters, and runs tries."""

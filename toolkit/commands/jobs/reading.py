@@ -1,0 +1,276 @@
+"""Reads a job from its folder. A damaged or missing file costs what it would have said, and a note names it."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolkit import files, folders
+from toolkit.commands.jobs import secrets
+from toolkit.commands.jobs.data import HostData, HostStatus, JobData, JobStatus
+from toolkit.commands.jobs.folders import Place, in_order, interrupted, is_locked, places
+from toolkit.commands.jobs.times import last_written_s, span
+from toolkit.errors import ContractError
+from toolkit.exit_codes import TEMPORARY_FAILURE
+from toolkit.job.outcome import Outcome, from_document
+from toolkit.job.report import REPORT, HostReport, JobReport, seconds_of, waits_since_s
+from toolkit.log import Log
+from toolkit.masking.digests import Digests
+from toolkit.metrics.file import read as read_samples
+from toolkit.records import decode
+from toolkit.series import debugger_names
+
+MOST_NOTES = 8  # Of one folder.
+QUIET_S = 90.0  # A job without an outcome that has not written for so long no longer runs.
+STATUSES: dict[str, JobStatus] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+
+
+def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobData:
+    """Return the job in *folder*: a job folder of `toolkit run`, any /opt/ml or /opt/ml/output, or several hosts'.
+
+    *now_s*: the time, seconds since the epoch, by which a job without an outcome and without a platform's report is
+    taken to run still, if it wrote in the last 90 s; None: it is taken to have ended.
+
+    Raises:
+        UserError: *folder* holds no job.
+    """
+    job_dir = Path(folder).absolute()
+    notes: list[str] = []
+    found = places(job_dir, lambda error: notes.append(_unusable(Path(str(error.filename)), error)))
+    log, seen = Log(), list[Digests]()
+    for place in found:
+        log.hide(_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
+        digests = secrets.read(place.output.parents[2])
+        if digests is not None and digests not in seen:
+            seen.append(digests)
+            log.hide_digests(digests)
+    report = _report(job_dir / REPORT, notes)
+    hosts = [_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(found, 1)]
+    if report is not None:
+        hosts += [_silent(name, told, job_dir) for name, told in report.hosts.items() if name not in _names(hosts)]
+    runs = _runs(job_dir, report, hosts, now_s)
+    status = _status(report, hosts, runs)
+    outcome = _of_the_job(report, hosts)
+    start_s, end_s = _times(report, hosts)
+    return JobData(
+        name=report.name if report else job_dir.name,
+        folder=job_dir,
+        status=status,
+        hosts=tuple(msgspec.structs.replace(each, status=_settled(each.status, runs)) for each in hosts),
+        exit_code=report.exit_code
+        if report and report.exit_code is not None
+        else outcome.exit_code
+        if outcome
+        else None,
+        reason=log.mask(report.failure_reason if report else _first(each.failure for each in hosts)),
+        failed_host=_blamed(report, outcome, status),
+        stopped_by=report.secondary_status if report and status == "stopped" else "",
+        outcome=outcome,
+        start_s=start_s,
+        end_s=None if status == "running" else end_s,
+        billable_s=report.billable_seconds if report and report.end_time else None,
+        notes=(*notes, *(report.notes if report else ())),
+        managed_spot=report is not None and report.managed_spot,
+        interruptions=report.interruptions if report else (),
+        earlier=tuple(read(each) for each in interrupted(job_dir)) if report and report.interruptions else (),
+        checkpoint_s=seconds_of(report.checkpoint_time) if report else None,
+        waited_s=report.waited_seconds if report else 0.0,
+        waits_since_s=waits_since_s(report) if report else None,
+        mask=log.mask,
+    )
+
+
+def _hyperparameters(path: Path) -> dict[str, Any]:
+    """Return the hyperparameters in *path*, whose secrets must not be shown; none if it cannot be read."""
+    try:
+        told = msgspec.json.decode(files.read(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _report(path: Path, notes: list[str]) -> JobReport | None:
+    try:
+        return decode(files.read(path), JobReport, str(path))
+    except FileNotFoundError:
+        return None  # No job of `toolkit run`.
+    except (OSError, ContractError) as error:
+        notes.append(_unusable(path, error))
+        return None
+
+
+def _host(
+    place: Place, number: int, report: JobReport | None, job_dir: Path, mask: Callable[[str], str], notes: list[str]
+) -> HostData:
+    output = place.output
+    outcome = _outcome(output / "outcome.json", notes)
+    failure = _text(output / "failure", notes)
+    name = place.name or _own_name(output) or f"host {number}"
+    told = report.hosts.get(name) if report else None
+    whole = job_dir / "logs" / f"{name}.log"
+    logs = folders.matching(output / "data" / "logs", "*.log", folders.named_elsewhere)
+    ranks = sorted(logs, key=lambda each: in_order(each.stem))
+    unreadable = _noting(notes)
+    _name_unreadable(output, notes)
+    status: HostStatus = "unfinished"
+    if told is not None and told.status == "vanished":
+        status = "vanished"
+    elif outcome is not None:
+        status = outcome.status
+    elif failure or folders.exists(output / "success", unreadable):
+        status = "failed" if failure else "succeeded"
+    elif told is not None and told.exit_code is not None:
+        status = "failed" if told.exit_code else "succeeded"
+    return HostData(
+        name=name,
+        output=output,
+        status=status,
+        exit_code=told.exit_code if told else outcome.exit_code if outcome else None,
+        cause=mask(told.cause) if told else "",
+        outcome=outcome,
+        failure=mask(failure),
+        logs=(whole,) if folders.is_file(whole, unreadable) else tuple(ranks),
+    )
+
+
+def _silent(name: str, told: HostReport, job_dir: Path) -> HostData:
+    """Return a host that the platform's report has, and whose folder is gone."""
+    status: HostStatus = "vanished" if told.status == "vanished" else "failed" if told.exit_code else "unfinished"
+    whole = job_dir / "logs" / f"{name}.log"
+    return HostData(
+        name=name,
+        output=job_dir / "hosts" / name / "opt" / "ml" / "output",
+        status=status,
+        exit_code=told.exit_code,
+        cause=told.cause,
+        logs=(whole,) if folders.is_file(whole, folders.named_elsewhere) else (),
+    )
+
+
+def _outcome(path: Path, notes: list[str]) -> Outcome | None:
+    try:
+        return from_document(files.read(path), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ContractError) as error:
+        notes.append(_unusable(path, error))
+        return None
+
+
+def _name_unreadable(output: Path, notes: list[str]) -> None:
+    """Add a note for each file and folder of measurements, traces and logs that cannot be read: its readers pass over
+    it."""
+    unreadable = _noting(notes)
+    _open(output / "metrics.jsonl", unreadable)
+    for name in ("monitor", "profiler", "profiler-output", "system", "data/logs"):
+        errors: list[OSError] = []
+        for entry in folders.walk(output / name, errors.append):
+            _open(Path(entry.path), errors.append)
+        for error in errors[:MOST_NOTES]:
+            unreadable(error)
+        if len(errors) > MOST_NOTES:
+            notes.append(f"{output / name}: {len(errors) - MOST_NOTES} more files and folders cannot be read.")
+
+
+def _open(path: Path, unreadable: folders.Unreadable) -> None:
+    try:
+        files.opened(path).close()
+    except (FileNotFoundError, IsADirectoryError):
+        pass  # Gone meanwhile, or a folder.
+    except OSError as error:
+        unreadable(error)
+
+
+def _noting(notes: list[str]) -> folders.Unreadable:
+    return lambda error: notes.append(_unusable(Path(str(error.filename)), error))
+
+
+def _text(path: Path, notes: list[str]) -> str:
+    try:
+        return files.read(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        notes.append(_unusable(path, error))
+        return ""
+
+
+def _unusable(path: Path, error: OSError | ContractError) -> str:
+    if isinstance(error, ContractError):
+        return f"{path} is damaged ({error.message}); what it says is missing here."
+    return f"{path} cannot be read ({error.strerror}); what it says is missing here."
+
+
+def _own_name(output: Path) -> str:
+    """Return the host's name from the files below *output*, "" if none has it."""
+    try:
+        told = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
+        if isinstance(told, dict) and isinstance(told.get("host"), str) and told["host"]:
+            return str(told["host"])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # Another file may have it.
+    try:
+        return next((sample.host for sample in read_samples(output / "metrics.jsonl")), "")
+    except OSError:
+        nodes = debugger_names.files_of(output)
+        return next(iter(nodes)) if len(nodes) == 1 else ""
+
+
+def _names(hosts: Sequence[HostData]) -> set[str]:
+    return {each.name for each in hosts}
+
+
+def _runs(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
+    if report is not None:
+        return report.status == "InProgress" and is_locked(job_dir)
+    if now_s is None or any(each.status != "unfinished" for each in hosts):
+        return False
+    return max((last_written_s(each.output) for each in hosts), default=0.0) > now_s - QUIET_S
+
+
+def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> JobStatus:
+    if runs:
+        return "running"
+    if report is not None and report.status in STATUSES:
+        return STATUSES[report.status]
+    seen = {each.status for each in hosts}
+    for status in ("failed", "stopped"):
+        if status in seen:
+            return status
+    return "succeeded" if seen == {"succeeded"} else "unfinished"
+
+
+def _settled(status: HostStatus, runs: bool) -> HostStatus:
+    return "running" if runs and status == "unfinished" else status
+
+
+def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome | None:
+    """Return the outcome of the host that failed first: the platform's choice, else the one that blames itself."""
+    told = {each.name: each.outcome for each in hosts if each.outcome is not None}
+    if report is not None and report.failed_host in told:
+        return told[report.failed_host]
+    failed = [(name, each) for name, each in told.items() if each.status == "failed"]
+    own = [each for name, each in failed if each.host == name]
+    first = [each for _, each in failed if each.exit_code != TEMPORARY_FAILURE]
+    stopped = [each for each in told.values() if each.status == "stopped"]
+    return next(iter((*own, *first, *(each for _, each in failed), *stopped, *told.values())), None)
+
+
+def _blamed(report: JobReport | None, outcome: Outcome | None, status: JobStatus) -> str:
+    if status != "failed":
+        return ""
+    return report.failed_host if report is not None else outcome.host if outcome else ""
+
+
+def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
+    """Return the start and the end as the platform reported them, else as the hosts' files show them."""
+    started, ended = span(hosts)
+    if report is not None:
+        return seconds_of(report.start_time) or started, seconds_of(report.end_time) or ended
+    return started, ended
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next((text for text in texts if text), "")

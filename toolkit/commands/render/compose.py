@@ -1,0 +1,86 @@
+"""Pure: a job as a Compose project, with one container on this machine for each host.
+
+Needs Compose 2.23.1 or newer (a config's `content`). https://github.com/compose-spec/compose-spec
+"""
+
+import json
+import re
+from typing import Any
+
+from toolkit.commands.render.inside import CODE, CONFIG, DATA, FILE, STOP_WITHIN_S, Choices, document
+from toolkit.errors import ContractError
+from toolkit.job.file.job_file import JobFile
+
+WRITTEN = ("model", "output")
+
+
+def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
+    """Return the project. Source and channels are mounted read-only; model and output are folders of the job.
+
+    Raises:
+        ContractError: no image is given, or the job asks for what containers cannot have.
+    """
+    if not choices.image:
+        raise ContractError("expected the image that has the toolkit, found none", where="--image")
+    text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
+    return {
+        "name": re.sub("[^a-z0-9_-]+", "-", asked.spec.name.lower()),
+        "services": {host: _service(asked, choices, host, at) for at, host in enumerate(asked.hosts)},
+        "configs": {"job": {"content": text.replace("$", "$$")}},
+    }
+
+
+def folders(asked: JobFile) -> tuple[str, ...]:
+    """Return the folders that the containers write to. The engine would create missing ones as root's."""
+    kept = () if asked.spec.checkpoints is None else (str(asked.spec.checkpoints),)
+    return (*(f"{_results(asked, host)}/{name}" for host in asked.hosts for name in WRITTEN), *kept)
+
+
+def _results(asked: JobFile, host: str) -> str:
+    return f"{asked.run.job_dir}/hosts/{host}"
+
+
+def _service(asked: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
+    """Return the container of *host*, which has *number* others before it."""
+    volumes = [_bind(str(asked.source), CODE, read_only=True)]
+    mounted = [each for each in asked.spec.channels if not each.uri]  # `train` fetches the others.
+    volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=each.file_system != "rw") for each in mounted]
+    volumes += [_bind(f"{_results(asked, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
+    if asked.spec.checkpoints is not None:
+        volumes.append(_bind(str(asked.spec.checkpoints), "/opt/ml/checkpoints"))
+    service: dict[str, Any] = {
+        "image": choices.image,
+        "hostname": host,
+        "command": ["train"],
+        "environment": {
+            "TOOLKIT_HOSTS": ",".join(asked.hosts),
+            "TOOLKIT_HOST": host,
+            "TOOLKIT_STOP_WITHIN_S": str(STOP_WITHIN_S),
+        },
+        "configs": [{"source": "job", "target": f"{CONFIG}/{FILE}"}],
+        "volumes": volumes,
+        "shm_size": choices.shm.replace("Gi", "gb").replace("Mi", "mb"),
+        "stop_grace_period": f"{STOP_WITHIN_S}s",
+    }
+    if choices.cpus:
+        service["cpus"] = choices.cpus
+    if choices.memory:
+        service["mem_limit"] = choices.memory.replace("Gi", "gb").replace("Mi", "mb")
+    if choices.user:
+        service["user"] = choices.user
+        service["environment"]["HOME"] = "/tmp"  # The image does not know the user: caches would go to "/".
+    if choices.gpus:
+        # A count would give every host the machine's first GPUs.
+        own = [str(index) for index in range(number * choices.gpus, (number + 1) * choices.gpus)]
+        devices = [{"driver": "nvidia", "device_ids": own, "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    return service
+
+
+def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    volume: dict[str, Any] = {"type": "bind", "source": source.replace("$", "$$"), "target": target}
+    if read_only:
+        volume["read_only"] = True
+    else:
+        volume["bind"] = {"create_host_path": True}
+    return volume

@@ -1,0 +1,168 @@
+"""Pure: the job file for a container, with the code in /opt/ml/code and channels in /opt/ml/input/data.
+
+A manifest contains it as input/config/job.json. It describes the same job as the user's job file.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.exit_codes import STOPPED, TEMPORARY_FAILURE
+from toolkit.job.file.distribution import dictionary
+from toolkit.job.file.job_file import JobFile
+from toolkit.records import Record
+
+BASE = "/opt/ml"
+CODE = f"{BASE}/code"
+CONFIG = f"{BASE}/input/config"
+DATA = f"{BASE}/input/data"
+FILE = "job.json"
+# What a claim may hold besides channels, and where.
+PLACES = {
+    "code": CODE,
+    "model": f"{BASE}/model",
+    "output": f"{BASE}/output",
+    "checkpoints": f"{BASE}/checkpoints",
+}
+# A name of Kubernetes' objects: a DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names).
+OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+# 120 s from SIGTERM to SIGKILL as on SageMaker, and 10 s in which `train` writes its reports.
+STOP_WITHIN_S = 130
+# How often a job is retried after an exit code in RETRIED.
+RETRIES = 3
+# A host vanished or was not reached, or the job was asked to stop, as pods are before they are moved. Any other failure
+# would recur (docs/exit-codes.md).
+RETRIED = (TEMPORARY_FAILURE, STOPPED)
+
+
+class Toleration(Record, frozen=True, kw_only=True):
+    """A taint of nodes that pods tolerate. `value`, `effect` "": any."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class Choices(Record, frozen=True, kw_only=True):
+    """What a manifest needs besides the job file.
+
+    `cpus`, `gpus`, `memory` (as "64Gi"): of each host; 0 and "": not said. `notice_s`: Slurm sends the script SIGUSR1
+    so long before the time limit. `user`: the containers' user as UID or UID:GID, "" for the image's own.
+
+    Of Kubernetes: `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME
+    or NAME/FOLDER; a channel that is named as one of these is channel.NAME. `suffix`: ends the names, so that each run
+    has its own. `node_labels`: of the nodes to run on.
+    `secrets`: Secrets whose keys are variables of the pods. `pull_secrets`: for the image's registry.
+    """
+
+    image: str = ""
+    cpus: int = 0
+    gpus: int = 0
+    memory: str = ""
+    shm: str = "1Gi"
+    notice_s: int | None = None
+    user: str = ""
+    claims: dict[str, str] = {}
+    suffix: str = ""
+    node_labels: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    secrets: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = ""
+
+
+def document(asked: JobFile) -> dict[str, Any]:
+    """Return the options of *asked* with the paths inside a container.
+
+    Raises:
+        ContractError: it asks for what only `toolkit run` and SageMaker support, or for a number that JSON has not.
+    """
+    check(asked)
+    for name, value in asked.spec.hyperparameters.items():
+        _check_finite(name, value)
+    options: dict[str, Any] = {
+        "name": asked.spec.name,
+        "script": f"{CODE}/{asked.entry}",
+        "source": CODE,
+        "processes-per-host": asked.spec.processes_per_host,
+        "distribution": dictionary(asked.spec.strategy, asked.spec.groups or ()),
+        "hyperparameter": asked.spec.hyperparameters,
+        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in asked.spec.channels},
+        "metric": dict(asked.spec.metric_definitions),
+        "env": asked.spec.environment,
+        "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
+        "monitor": asked.spec.monitor,
+        "profiler-rules": asked.spec.profiler_rules,
+    }
+    if len(asked.groups) > 1:
+        options["instance-groups"] = [
+            {"name": group.name, "hosts": len(group.hosts), "instance-type": group.instance_type}
+            for group in asked.groups
+        ]
+    return {option: value for option, value in options.items() if value not in (None, {}, [])}
+
+
+def _check_finite(name: str, value: Any) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        message = f"hyperparameter {name}: expected a finite number, as JSON has, found {value}"
+        raise ContractError(message, where="job file", hint=f'Write it as text: {name} = "{value}".') from None
+
+
+def check(asked: JobFile) -> None:
+    """Raise ContractError if *asked* needs what no orchestrator supports: Pipe mode, sharded channels, requirements or
+    rules outside of the source."""
+    for channel in asked.spec.channels:
+        if channel.mode == "Pipe" or channel.sharded:
+            found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
+            message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"
+            raise ContractError(f"channel {channel.name}: {message}", where="job file")
+    wanted: Path = asked.source / "requirements.txt"
+    if asked.requirements is not None and asked.requirements != wanted:
+        message = f"requirements: expected {wanted}, which is installed before the script starts"
+        raise ContractError(f"{message}, found {asked.requirements}", where="job file")
+    if asked.spec.rules is not None and not asked.spec.rules.is_relative_to(asked.source):
+        message = f"rules: expected a file in the source folder {asked.source}, found {asked.spec.rules}"
+        raise ContractError(message, where="job file")
+
+
+def channel_keys(asked: JobFile) -> dict[str, str]:
+    """Return how `claims` names each channel of *asked*."""
+    return {
+        channel.name: f"channel.{channel.name}" * (channel.name in PLACES) or channel.name
+        for channel in asked.spec.channels
+    }
+
+
+def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
+    """Return (claim, folder in the claim) for each name that has a claim.
+
+    Raises:
+        ContractError: a channel has no claim, a claim's name is not one of the job's, or it is no claim's name.
+    """
+    keys = channel_keys(asked)
+    known = (*PLACES, *keys.values())
+    for name in choices.claims:
+        if name not in known:
+            raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
+    # `train` fetches a channel that is in storage, unless a claim holds it.
+    needed = [keys[channel.name] for channel in asked.spec.channels if not channel.uri] + ["checkpoints"] * (
+        asked.spec.checkpoints is not None
+    )
+    for name in needed:
+        if name not in choices.claims:
+            hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."
+            raise ContractError(f"expected a claim for {name}, found none", where="--claim", hint=hint)
+    return {name: _claim(name, text) for name, text in choices.claims.items()}
+
+
+def _claim(name: str, text: str) -> tuple[str, str]:
+    claim, _, folder = text.partition("/")
+    folder = folder.strip("/")
+    if not OBJECT.fullmatch(claim) or ".." in folder.split("/"):
+        message = f"expected {name}=CLAIM or {name}=CLAIM/FOLDER, the claim of a-z 0-9 . and -, the folder without .."
+        raise ContractError(f"{message}, found {text!r}", where="--claim")
+    return claim, folder

@@ -1,0 +1,57 @@
+"""Pure: which findings of the native job are cleared in another one, which are still there, and which are new."""
+
+from collections.abc import Sequence
+
+from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.model import Block, Column, Table, Words
+from toolkit.diagnosis.folding import Folded
+from toolkit.folders import is_file, named_elsewhere
+from toolkit.series.finding import Finding
+
+Key = tuple[str, str]
+NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1 turns it on)."
+
+
+def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
+    """Return the table of findings, by rule and subject."""
+    jobs = (native, *others)
+    made: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _monitored(job)]
+    before = _by_key(native.findings)
+    rows: list[tuple[str | float | int | None, ...]] = []
+    for other in others:
+        after = _by_key(other.findings)
+        for key in sorted(before.keys() | after.keys()):
+            gone = "cleared" if _monitored(other) else "not known"
+            state = "still there" if key in before and key in after else gone if key in before else "new"
+            shown = after.get(key) or before[key]
+            of = other if key in after else native
+            where = f" ({shown.hosts})" if len(of.job.hosts) > 1 and shown.hosts else ""
+            rows.append((other.label, " ".join(key).strip(), state, shown.finding.text + where))
+    if rows:
+        columns = tuple(Column(name=name) for name in ("job", "finding", "state", "what was found"))
+        note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
+        made.append(Table(id="findings-table", title="Findings", columns=columns, rows=tuple(rows), note=note))
+    elif not made:
+        made.append(Words(text="Neither job has a finding.", tone="good"))
+    return made
+
+
+def cleared(native: Measured, other: Measured) -> list[str]:
+    """Return the rules whose findings only *native* has, sorted; none where *other* had no monitor, or did not
+    succeed."""
+    if not _monitored(other) or other.job.status != "succeeded":
+        return []
+    after = _by_key(other.findings)
+    return sorted({rule for rule, subject in _by_key(native.findings) if (rule, subject) not in after})
+
+
+def _monitored(job: Measured) -> bool:
+    return any(is_file(host.monitor / "monitor.json", named_elsewhere) for host in job.job.hosts)
+
+
+def _by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:
+    """Return the newest finding of each rule and subject, with those of other hosts."""
+    same: dict[Key, list[Finding]] = {}
+    for each in findings:
+        same.setdefault((each.rule, each.subject), []).insert(0, each)
+    return {key: Folded(finding=newest, others=tuple(others)) for key, (newest, *others) in same.items()}

@@ -1,0 +1,56 @@
+"""Pure: what the compilers of two or more jobs did, side by side."""
+
+from collections.abc import Callable, Sequence
+
+from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.model import Block, Cell, Column, Table, Words
+from toolkit.commands.report.sections import compiler
+from toolkit.job.compilation import Compilation
+
+NOT_NATIVE = (
+    "{job} was compiled itself, so that nothing here is of native steps. Run it with TOOLKIT_COMPILE=off (TensorFlow: "
+    "jit_compile=False)."
+)
+KEPT_EAGER = "{job} ran without the compiler at its end: its times differ from {native}'s by the trial and by noise."
+
+Quantity = Callable[[Compilation], Cell]
+ROWS: tuple[tuple[str, Quantity], ...] = (
+    ("framework", lambda did: did.framework),
+    ("asked for", lambda did: did.compile),
+    ("at the end", lambda did: did.state),
+    ("compilations", lambda did: did.compilations),
+    ("graphs", lambda did: did.graphs),
+    ("recompilations", compiler.again),
+    ("compiling, s", lambda did: did.compile_s),
+    ("trial, step without, ms", lambda did: did.trial.eager_step_ms if did.trial else None),
+    ("trial, step with, ms", lambda did: did.trial.candidate_step_ms if did.trial else None),
+    ("trial, cost, s", lambda did: did.trial.cost_s if did.trial else None),
+    ("steady step, ms", lambda did: did.steady_step_ms),
+    ("break-even step", lambda did: did.break_even_step),
+    ("autocast", lambda did: did.autocast_state if did.autocast != "off" else None),
+)
+
+
+def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
+    """Return what each job's compiler did, of the first host that reported it; none if no job asked for one."""
+    jobs = (native, *others)
+    did = {job.label: next((each for _, each in compiler.of_hosts(job.job)), None) for job in jobs}
+    if not any(did.values()):
+        return []
+    made: list[Block] = []
+    for job in jobs:
+        found = did[job.label]
+        text = "no compiler was asked for." if found is None else compiler.decision(found)
+        made.append(Words(name=job.label, text=text))
+    mine = did[native.label]
+    if mine is not None and mine.state == "compiled":
+        made.append(Words(text=NOT_NATIVE.format(job=native.label), tone="warn"))
+    for other in others:
+        found = did[other.label]
+        if found is not None and found.compile != "off" and found.state == "eager":
+            made.append(Words(text=KEPT_EAGER.format(job=other.label, native=native.label), tone="warn"))
+    rows = [(name, *(None if each is None else of(each) for each in did.values())) for name, of in ROWS]
+    columns = (Column(name="quantity"), *(Column(name=label) for label in did))
+    kept = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
+    made.append(Table(id="compilers", title="Compilers", columns=columns, rows=kept))
+    return made

@@ -1,0 +1,83 @@
+"""The top kernels, on a CPU operators, of each job that was traced, and its collectives, beside the native one's."""
+
+from collections.abc import Mapping, Sequence
+
+from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.model import Block, Cell, Column, Table, Words
+from toolkit.commands.report.sections import traced
+from toolkit.traces import names
+from toolkit.traces.figures import Figures, figures
+
+TOP = 5
+MISSING = '{jobs}: no trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the jobs.'
+
+
+def blocks(jobs: Sequence[Measured]) -> list[Block]:
+    """Return a table of the top kernels before and after, and what is missing for it."""
+    traces = {job.label: _figures(job) for job in jobs}
+    missing = [label for label, found in traces.items() if found is None]
+    ran = {label: () if found is None else found.operators for label, found in traces.items()}
+    made: list[Block] = [Words(text=MISSING.format(jobs=", ".join(missing)))] if missing else []
+    if len(missing) == len(jobs):
+        return made
+    rows: list[tuple[Cell, ...]] = []
+    for place in range(TOP):
+        row: list[Cell] = [place + 1]
+        for found in ran.values():
+            each = found[place] if place < len(found) else None
+            row += [each.name if each else "", None if each is None else round(100 * each.share, 2)]
+        rows.append(tuple(row))
+    columns = [Column(name="place")]
+    for job in jobs:
+        columns += [
+            Column(name=job.label),
+            Column(name=f"share in {job.label}", unit="percent", formula="its time / time of all"),
+        ]
+    note = "By time, of the first rank of the newest trace: kernels, on a CPU operators less the operators within them."
+    made.append(
+        Table(id="top-kernels", title=f"The first {TOP} by time", columns=tuple(columns), rows=tuple(rows), note=note)
+    )
+    return [*made, *_collectives({label: found for label, found in traces.items() if found is not None})]
+
+
+def _collectives(traces: Mapping[str, Figures]) -> list[Block]:
+    """Return a table of the collectives of each job: those that a change brings, or saves, are seen there."""
+    ran = {label: _communication(found) for label, found in traces.items()}
+    every = sorted({name for found in ran.values() for name in found})
+    if not every:
+        return []
+    columns = [Column(name="collective")]
+    for label in ran:
+        columns += [Column(name=f"a step in {label}"), Column(name=f"time a step in {label}", unit="ms")]
+    rows: list[tuple[Cell, ...]] = []
+    for name in every:
+        row: list[Cell] = [name]
+        for found in ran.values():
+            row += found.get(name, (0, None))
+        rows.append(tuple(row))
+    note = "Of the same traces. Gloo's and NCCL's time holds the wait for the other ranks."
+    return [Table(id="collectives", title="Collectives", columns=tuple(columns), rows=tuple(rows), note=note)]
+
+
+def _communication(found: Figures) -> dict[str, tuple[float, float]]:
+    """Return calls and milliseconds a step, by collective: of the kernels, or where there are none of annotations."""
+    steps = len(found.steps) or 1
+    timed = [(each.name, each.calls, each.total_s) for each in found.operators if each.communicates]
+    timed = timed or [
+        (each.name, len(each.durations_s), each.total_s) for each in found.annotations if names.communicates(each.name)
+    ]
+    calls: dict[str, list[float]] = {}
+    for name, count, total_s in timed:
+        of_name = calls.setdefault(names.collective(name), [0, 0.0])
+        of_name[0] += count / steps
+        of_name[1] += 1000 * total_s / steps
+    return {name: (round(count, 2), round(total_ms, 3)) for name, (count, total_ms) in calls.items()}
+
+
+def _figures(job: Measured) -> Figures | None:
+    """Return the figures of the first rank's newest trace, None without one."""
+    for trace in traced.read(job.job).traces:
+        found = figures(trace)
+        if found.operators:
+            return found
+    return None

@@ -1,0 +1,222 @@
+"""What of a job is compared: read from its folder once."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+
+from toolkit import files
+from toolkit.commands.jobs.data import JobData
+from toolkit.commands.jobs.records import samples
+from toolkit.commands.report.compare.epochs import Epochs, from_lines, from_metrics
+from toolkit.commands.report.sections import diagnosed
+from toolkit.folders import is_dir, named_elsewhere
+from toolkit.metrics.sample import Sample
+from toolkit.records import Record
+from toolkit.series import machine
+from toolkit.series.arrays import has_numpy
+from toolkit.series.finding import Finding
+
+_THINGS = "(?:samples?|examples?|images?|sentences?|sequences?|tokens?)"
+THROUGHPUT = re.compile(
+    rf"(?:train_)?{_THINGS}(?:_per_s(?:ec(?:ond)?)?|/s(?:ec)?)|(?:train_)?throughput|(?:train_)?steps_per_s(?:ec(?:ond)?)?|it/s",
+    re.I,
+)
+STEP_SECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration|seconds?)(?:_s|_sec|_seconds)?|s/step", re.I)
+STEP_MILLISECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration)_ms|ms/step|ms_per_step|step_ms", re.I)
+LOSSES = ("loss", "train_loss", "training_loss", "train/loss")
+LONGEST_LABEL = 24  # A default name of `toolkit run` has 33 characters and more.
+RUNTIME = "train_runtime"  # Hugging Face's Trainer: seconds of the whole training.
+
+
+class Curve(Record, frozen=True, kw_only=True):
+    """Values of one metric over `x`: steps, epochs or counts, as `kind` says. `time_s`: since the epoch."""
+
+    name: str
+    kind: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    time_s: tuple[float, ...]
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """A job to compare. None: not known from its files.
+
+    `parts`: by how many GPUs, or else processes or hosts, its time is divided; `part`: which of these. `step_s`:
+    seconds by step, of the slowest rank. `throughput`: values by time.
+    """
+
+    label: str
+    job: JobData
+    training_s: float | None
+    billable_s: float | None
+    epochs: Epochs | None
+    epoch_count: float | None
+    parts: int
+    part: str
+    loss: Curve | None
+    throughput: Curve | None
+    step_s: dict[int, float]
+    step_source: str
+    findings: tuple[Finding, ...]
+    runtime_s: float | None = None
+
+    @property
+    def steady_throughput(self) -> float | None:
+        """The mean of the throughput's values, the first left out where there are several: it holds the start."""
+        if self.throughput is None:
+            return None
+        values = self.throughput.y[1:] or self.throughput.y
+        return math.fsum(values) / len(values)
+
+
+def measure(job: JobData, label: str, *, now_s: float, epochs: float | None, gpus: int | None) -> Measured:
+    """Return what of *job* is compared. *epochs*, *gpus*: as the user says, None: as the files say."""
+    metrics = _of_first_rank(samples(job.folder))
+    ended_s = now_s if job.status == "running" else job.end_s
+    found = from_metrics(metrics, job.start_s) or _from_logs(job)
+    step_s, step_source, ranks = _steps(job, metrics)
+    parts, part = _parts(job, metrics, gpus, ranks)
+    return Measured(
+        label=label,
+        job=job,
+        training_s=None if job.start_s is None or ended_s is None else max(0.0, ended_s - job.start_s),
+        billable_s=job.billable(now_s),
+        epochs=found,
+        epoch_count=epochs if epochs is not None else _epoch_count(metrics, found),
+        parts=parts,
+        part=part,
+        loss=_loss(metrics),
+        throughput=_throughput(metrics),
+        step_s=step_s,
+        step_source=step_source,
+        findings=diagnosed.after_the_fact(job) if has_numpy() else diagnosed.live(job),
+        runtime_s=metrics[RUNTIME][-1].value if RUNTIME in metrics else None,
+    )
+
+
+def labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
+    """Return a short name for each of *jobs*: the job's own, or the folder's, whichever differs. Where one is too long
+    for the head of a column, or two are alike: "native" and "optimised", with a number if there are several."""
+    for names in ([job.name for job in jobs], [job.folder.name for job in jobs]):
+        if len(set(names)) == len(names) and max(map(len, names)) <= LONGEST_LABEL:
+            return tuple(names)
+    if len(jobs) == 2:
+        return ("native", "optimised")
+    return ("native", *(f"optimised {number}" for number in range(1, len(jobs))))
+
+
+def _of_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
+    """Return the samples by name, each metric's of the lowest rank that has it."""
+    by_rank: dict[str, dict[int, list[Sample]]] = {}
+    for each in found:
+        by_rank.setdefault(each.name, {}).setdefault(-1 if each.rank is None else each.rank, []).append(each)
+    return {name: ranks[min(ranks)] for name, ranks in by_rank.items()}
+
+
+def _from_logs(job: JobData) -> Epochs | None:
+    for host in job.hosts:
+        for path in host.logs:
+            try:
+                with TextIOWrapper(files.opened(path), "utf-8", "replace") as lines:
+                    found = from_lines(lines)
+            except OSError:
+                continue
+            if found is not None:
+                return found
+    return None
+
+
+def _epoch_count(metrics: Mapping[str, Sequence[Sample]], found: Epochs | None) -> float | None:
+    for name in ("epoch", "train_epoch"):
+        values = [each.value for each in metrics.get(name, ()) if math.isfinite(each.value)]
+        if values:
+            return max(values)
+    return None if found is None else float(found.first - 1 + len(found.latencies_s))
+
+
+def _loss(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
+    others = (name for name in sorted(metrics) if "loss" in name.lower() and not re.search("val|eval|test", name, re.I))
+    for name in (*LOSSES, *others):
+        if name in metrics:
+            return _curve(name, metrics[name], metrics.get("epoch", ()))
+    return None
+
+
+def _curve(name: str, found: Sequence[Sample], epochs: Sequence[Sample]) -> Curve:
+    kept = [each for each in found if math.isfinite(each.value)]
+    x: list[float]
+    if all(each.step is not None for each in kept):
+        kept = sorted({each.step: each for each in kept}.values(), key=lambda each: each.step or 0)
+        kind, x = "step", [float(each.step or 0) for each in kept]
+    elif len(kept) == len(epochs):
+        kind, x = "epoch", [each.value for each in epochs]
+    else:
+        kind, x = "value", [float(number) for number in range(1, len(kept) + 1)]
+    return Curve(
+        name=name,
+        kind=kind,
+        x=tuple(x),
+        y=tuple(each.value for each in kept),
+        time_s=tuple(each.time_s for each in kept),
+    )
+
+
+def _throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
+    for name in sorted(metrics, key=lambda name: ("step" in name, name)):
+        if THROUGHPUT.fullmatch(name) and any(math.isfinite(each.value) for each in metrics[name]):
+            return _curve(name, metrics[name], metrics.get("epoch", ()))
+    return None
+
+
+def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str, set[int]]:
+    """Return the seconds of each step, where they come from (the monitor, or a metric of the script), and the ranks
+    whose steps the monitor saw."""
+    found: dict[int, float] = {}
+    ranks: set[int] = set()
+    for host in job.hosts:
+        for rank, step, seconds in _monitored(host.monitor / "steps"):
+            found[step] = max(seconds, found.get(step, 0.0))
+            ranks.add(rank)
+    if found:
+        return found, "the monitor (output/monitor/steps), the slowest rank of each step", ranks
+    for pattern, unit_s in ((STEP_SECONDS, 1.0), (STEP_MILLISECONDS, 1e-3)):
+        for name, values in metrics.items():
+            if pattern.fullmatch(name):
+                told = {each.step: each.value * unit_s for each in values if each.step is not None}
+                return {step: value for step, value in told.items() if math.isfinite(value)}, f"metric {name}", ranks
+    return {}, "", ranks
+
+
+def _monitored(folder: Path) -> Iterator[tuple[int, int, float]]:
+    """Yield (rank, step, seconds) of all ranks of one host; of repeated steps the newest."""
+    if not is_dir(folder, named_elsewhere) or not has_numpy():
+        return
+    from toolkit.series import step_records
+
+    table = step_records.read(folder)
+    for rank in table.ranks:
+        own = table.of(rank)
+        newest = dict(zip(own.step.tolist(), own.step_s.tolist(), strict=True))
+        yield from ((int(rank), int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
+
+
+def _parts(
+    job: JobData, metrics: Mapping[str, Sequence[Sample]], gpus: int | None, stepping: set[int]
+) -> tuple[int, str]:
+    """Return by how many GPUs, processes or hosts the job's time is divided. *stepping*: ranks of which steps are
+    known; often rank 0 alone prints metrics."""
+    if gpus is not None:
+        return gpus, "GPU"
+    seen = sum(_gpus(host.monitor) for host in job.hosts)
+    if seen:
+        return seen, "GPU"
+    ranks = {(each.host, each.rank) for each in samples(job.folder) if each.rank is not None} if metrics else set()
+    processes = max(len(ranks), len(stepping))
+    return (processes, "process") if processes else (max(1, len(job.hosts)), "host")
+
+
+def _gpus(monitor: Path) -> int:
+    about = machine.read(monitor / "monitor.json")
+    return len(about.machine.gpus) if about is not None else 0

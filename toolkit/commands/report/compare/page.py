@@ -1,0 +1,416 @@
+"""Builds the page of `toolkit compare`: the native job first, the others beside it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from toolkit import __version__
+from toolkit.commands.report.compare import changes, compilers, formulas, kernels
+from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.compare.savings import Savings, even_text, same_steps, savings, seconds, steps_per_s, table
+from toolkit.commands.report.model import (
+    Axis,
+    AxisKind,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Line,
+    Mark,
+    Page,
+    Section,
+    Table,
+    Tone,
+    Words,
+)
+
+MADE_BY = f"toolkit {__version__}"
+POINTS = 600
+# How a job ended that did not succeed, behind its name.
+ENDS = {
+    "failed": "failed",
+    "stopped": "was stopped",
+    "running": "still runs",
+    "unfinished": "ended without a report",
+}
+EPOCHS_MISSING = (
+    "The epochs of {jobs} have no latencies. Print them (epoch_time=1.25) or the epoch's number, and capture it as a "
+    "metric (epoch_time, epoch): docs/compare.md."
+)
+STEPS_MISSING = (
+    "The steps of {jobs} have no times. Run the job with its monitor (TOOLKIT_MONITOR=1), or print step and step_time "
+    "and capture them as metrics."
+)
+
+
+def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None) -> Page:
+    """Return the page of *jobs*: the native one, then at least one other. *price*: of one host for an hour."""
+    native, *others = jobs
+    found = [savings(native, other) for other in others]
+    tone, status = _verdict(native, others, found)
+    makers = (
+        ("outcome", "Outcome", _outcome(native, others, price)),
+        ("side-by-side", "Side by side", [_overview(jobs, price), *_bars(jobs)]),
+        ("savings", "Savings", [table(native, other, each) for other, each in zip(others, found, strict=True)]),
+        ("compilers", "Compilers", compilers.blocks(native, others)),
+        ("convergence", "Convergence", _convergence(native, others)),
+        ("epochs", "Epochs", _epochs(jobs, found)),
+        ("steps", "Steps", _steps(jobs)),
+        ("normalised", "By epochs and devices", [_normalised(jobs)]),
+        ("findings", "Findings", changes.blocks(native, others)),
+        ("kernels", "Top kernels", kernels.blocks(jobs)),
+    )
+    return Page(
+        title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {native.label}",
+        status=status,
+        tone=tone,
+        summary=_summary(native, others, found),
+        sections=tuple(Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in makers if blocks),
+        made_by=MADE_BY,
+        made_at_s=now_s,
+    )
+
+
+def _verdict(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> tuple[Tone, str]:
+    """Return the tone and the first word, of the job that saves most. A job that did not end well saves nothing."""
+    known = [
+        each.actual
+        for other, each in zip(others, found, strict=True)
+        if each.actual is not None and other.job.status == native.job.status == "succeeded"
+    ]
+    if not known:
+        return "plain", "compared"
+    best = max(known)
+    return ("good", "cheaper") if round(best, 1) > 0 else ("warn", "no cheaper")
+
+
+def _summary(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> str:
+    return " ".join(_sentence(native, other, each) for other, each in zip(others, found, strict=True))
+
+
+def _sentence(native: Measured, other: Measured, found: Savings) -> str:
+    if found.actual is None:
+        return f"{other.label}: its billable seconds or those of {native.label} are not known."
+    parts = [f"{other.label} was billed {_apart(found.actual, native.label)}"]
+    for job in (native, other):
+        if job.job.status in ENDS:
+            parts.append(f"but {job.label} {ENDS[job.job.status]}")
+    before, after = steps_per_s((native, other))[0]
+    if before is not None and after is not None:
+        parts.append(f"steps per second, over the same steps: {before:.3g} before, {after:.3g} after")
+    if found.potential is not None:
+        noise = found.potential_interval is not None and found.potential_interval.within_noise
+        what = "its steady epochs take" if found.potential >= 0 else "but its steady epochs take"
+        amount = f"{abs(found.potential):.1f} % {'less' if found.potential >= 0 else 'more'}"
+        parts.append(f"{what} {amount} time" + (", which is within run-to-run noise" if noise else ""))
+        parts.append(f"break-even epoch: {even_text(found.break_even)}")
+    cleared = changes.cleared(native, other)
+    return "; ".join(parts) + "." + (f" Cleared: {', '.join(cleared)}." if cleared else "")
+
+
+def _apart(savings: float, native: str) -> str:
+    """Return "5.0 % less than NATIVE" of *savings* in percent, "as much as NATIVE" where they round to nothing."""
+    if not round(abs(savings), 1):
+        return f"as much as {native}"
+    return f"{abs(savings):.1f} % {'less' if savings > 0 else 'more'} than {native}"
+
+
+def _outcome(native: Measured, others: Sequence[Measured], price: float | None) -> list[Block]:
+    blocks: list[Block] = [Words(name="Native", text=_named(native))]
+    for other in others:
+        blocks.append(Words(name="Optimised", text=_named(other)))
+        if price is not None and native.billable_s is not None and other.billable_s is not None:
+            saved = (native.billable_s - other.billable_s) / 3600 * price
+            blocks.append(Words(name="In money", text=f"{saved:.4f} saved, at {price:g} for a host and hour."))
+    for job in (native, *others):
+        if job.job.status != "succeeded":
+            text = f"{job.label} {ENDS[job.job.status]}: its times are not those of a whole job."
+            blocks.append(Words(text=text, tone="warn", advice="Compare jobs that ran to their end."))
+        blocks += [Words(text=note, tone="warn") for note in job.job.notes]
+        if job.epochs is not None and job.epochs.resolution_s:
+            text = f"The epoch latencies of {job.label} are whole seconds: {job.epochs.source} print no finer ones."
+            blocks.append(Words(text=text, tone="warn", advice="Capture epoch or epoch_time as a metric."))
+    if len({job.epoch_count for job in (native, *others) if job.epoch_count is not None}) > 1:
+        text = "The jobs ran different numbers of epochs: compare them by epoch (below), not by their bills."
+        blocks.append(Words(text=text, tone="warn"))
+    return blocks
+
+
+def _named(job: Measured) -> str:
+    """Return the label of *job*, its name where that is another, and its folder: the legend of the page."""
+    name = "" if job.job.name == job.label else f"{job.job.name}, "
+    return f"{job.label} ({name}{job.job.folder})"
+
+
+def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
+    native = jobs[0]
+    rows: list[tuple[Cell, ...]] = []
+
+    def row(name: str, values: Sequence[float | None]) -> None:
+        if all(value is None for value in values):
+            return
+        base = values[0]
+        ratios = [f"{(value / base - 1) * 100:+.1f} %" if base and value is not None else "" for value in values[1:]]
+        rows.append((name, *(None if value is None else float(f"{value:.6g}") for value in values), *ratios))
+
+    row("training time, s", [job.training_s for job in jobs])
+    row("billable, s", [job.billable_s for job in jobs])
+    if price is not None:
+        row(
+            f"cost at {price:g} for a host and hour",
+            [None if job.billable_s is None else job.billable_s / 3600 * price for job in jobs],
+        )
+    names = {job.throughput.name for job in jobs if job.throughput is not None}
+    if len(names) == 1:
+        row(f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs])
+    rates, shared = steps_per_s(jobs)
+    if shared:
+        row(f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates)
+    row("seconds of the training alone, train_runtime", [job.runtime_s for job in jobs])
+    row("epochs", [job.epoch_count for job in jobs])
+    row("first epoch, s", [job.epochs.latencies_s[0] if job.epochs else None for job in jobs])
+    row("last epoch, s", [job.epochs.latencies_s[-1] if job.epochs else None for job in jobs])
+    row("last loss", [job.loss.y[-1] if job.loss and job.loss.y else None for job in jobs])
+    return Table(
+        id="overview",
+        title="The jobs",
+        columns=(
+            Column(name="quantity"),
+            *(Column(name=job.label) for job in jobs),
+            *(Column(name=f"{job.label} vs {native.label}", formula="value / native - 1") for job in jobs[1:]),
+        ),
+        rows=tuple(rows),
+        note="Billable seconds are the training time times the hosts. Numbers have six digits.",
+    )
+
+
+def _bars(jobs: Sequence[Measured]) -> list[Block]:
+    """Return the charts of throughput, training time and billable seconds; that of the loss is in "convergence"."""
+    names = {job.throughput.name for job in jobs if job.throughput is not None}
+    unit = names.pop() if len(names) == 1 else ""
+    quantities = (
+        ("throughput", "Throughput", unit, [job.steady_throughput if unit else None for job in jobs]),
+        ("training-time", "Training time", "s", [job.training_s for job in jobs]),
+        ("billable", "Billable seconds", "s", [job.billable_s for job in jobs]),
+    )
+    return [_bar(*each, jobs) for each in quantities if any(value is not None for value in each[3])]
+
+
+def _bar(name: str, title: str, unit: str, values: Sequence[float | None], jobs: Sequence[Measured]) -> Chart:
+    lines = [
+        Line(name=job.label, x=(float(number),), mean=(value,), source=f"{job.job.folder}")
+        for number, (job, value) in enumerate(zip(jobs, values, strict=True), 1)
+        if value is not None
+    ]
+    return Chart(
+        id=name,
+        title=title,
+        x=Axis(name="job", low=0.0, high=len(jobs) + 1.0),
+        y=Axis(name=title.lower(), unit=unit, low=0.0),
+        lines=tuple(lines),
+        style="bars",
+        formula="A bar for each job, in the order of the command.",
+    )
+
+
+def _convergence(native: Measured, others: Sequence[Measured]) -> list[Block]:
+    curves = [(job, job.loss) for job in (native, *others) if job.loss is not None and job.loss.y]
+    if not curves:
+        return [Words(text="No loss was captured. Give a metric definition for it: docs/metrics.md.")]
+    kinds = {curve.kind for _, curve in curves}
+    kind = kinds.pop() if len(kinds) == 1 else "value"
+    lines = [_line(job.label, curve.x, curve.y, f"{job.job.folder}: metric {curve.name}") for job, curve in curves]
+    axis = Axis(name={"step": "step", "epoch": "epoch"}.get(kind, "value number"), kind=_axis(kind))
+    blocks: list[Block] = [
+        Chart(
+            id="loss",
+            title="Loss",
+            x=axis,
+            y=Axis(name="loss"),
+            lines=tuple(lines),
+            cursor=kind,
+            formula="Each value as captured, of the lowest rank that prints it.",
+        )
+    ]
+    blocks += [_alike(native, other) for other in others if native.loss and other.loss]
+    return blocks
+
+
+def _axis(kind: str) -> AxisKind:
+    return "step" if kind == "step" else "epoch" if kind == "epoch" else "value"
+
+
+def _alike(native: Measured, other: Measured) -> Words:
+    """Return whether the losses at the same steps differ, over the second half of what both have."""
+    assert native.loss is not None and other.loss is not None
+    one, two = dict(zip(native.loss.x, native.loss.y, strict=True)), dict(zip(other.loss.x, other.loss.y, strict=True))
+    shared = sorted(one.keys() & two.keys())
+    late = shared[len(shared) // 2 :]
+    if native.loss.kind != other.loss.kind or not late:
+        return Words(name=other.label, text=f"its losses and those of {native.label} share no steps.")
+    apart = [two[x] - one[x] for x in late]
+    mean = sum(apart) / len(apart)
+    found = formulas.paired_interval(apart)
+    what = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
+    side = f"{abs(mean):.3g} {'above' if mean > 0 else 'below'}" if mean else "equal to"
+    text = f"over {what} its loss is {side} that of {native.label} in the mean"
+    if found is not None and mean:
+        text += f" (95 % interval {found.low:.3g} to {found.high:.3g})"
+        text += ": within run-to-run noise" if found.within_noise else ""
+    text += f"; at the last one that both have, {late[-1]:g}: {one[late[-1]]:.6g} and {two[late[-1]]:.6g}."
+    worse = found is not None and found.low > 0 and mean > 0.01 * abs(one[late[-1]])
+    return Words(name=other.label, text=text, tone="warn" if worse else "plain")
+
+
+def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
+    known = [(job, job.epochs) for job in jobs if job.epochs is not None]
+    missing = [job.label for job in jobs if job.epochs is None]
+    blocks: list[Block] = [Words(text=EPOCHS_MISSING.format(jobs=", ".join(missing)))] if missing else []
+    if not known:
+        return blocks
+    lines, sums = [], []
+    for job, epochs in known:
+        x = tuple(float(epochs.first + at) for at in range(len(epochs.latencies_s)))
+        lines.append(_line(job.label, x, epochs.latencies_s, epochs.source))
+        sums.append(_line(job.label, x, tuple(accumulate(epochs.latencies_s)), epochs.source))
+    marks = [
+        Mark(start=float(each.break_even.at), text=f"break-even of {job.label}")
+        for job, each in zip(jobs[1:], found, strict=True)
+        if each.break_even and each.break_even.at is not None and each.break_even.measured
+    ]
+    epoch = Axis(name="epoch", kind="epoch")
+    rows: list[tuple[Cell, ...]] = [
+        (job.label, len(epochs.latencies_s), *_shown(epochs.latencies_s), epochs.source) for job, epochs in known
+    ]
+    heads = ("first", "least", "last", "overhead", "overhead per epoch")
+    return [
+        *blocks,
+        Chart(
+            id="epoch-latency",
+            title="Latency of each epoch",
+            x=epoch,
+            y=Axis(name="latency", unit="s", low=0.0),
+            lines=tuple(lines),
+            cursor="epoch",
+            formula="The first epoch holds the compilation; the later ones are steady.",
+        ),
+        Chart(
+            id="epoch-sum",
+            title="Time until the end of each epoch",
+            x=epoch,
+            y=Axis(name="time", unit="s", low=0.0),
+            lines=tuple(sums),
+            marks=tuple(marks),
+            cursor="epoch",
+            formula="Sum of the latencies until then. Where the lines cross, the overhead is paid off.",
+        ),
+        Table(
+            id="epoch-table",
+            title="Epoch latencies",
+            columns=(
+                Column(name="job"),
+                Column(name="epochs"),
+                *(Column(name=name, unit="s") for name in heads),
+                Column(name="source"),
+            ),
+            rows=tuple(rows),
+            note="Overhead: first - last. Overhead per epoch: overhead / epochs, which the number of epochs amortises.",
+        ),
+    ]
+
+
+def _shown(latencies_s: Sequence[float]) -> Iterator[float]:
+    """Yield the first, the least and the last latency, the overhead, and that per epoch, in seconds."""
+    overhead_s = formulas.overhead_s(latencies_s)
+    for value in (latencies_s[0], min(latencies_s), latencies_s[-1], overhead_s, overhead_s / len(latencies_s)):
+        yield float(seconds(value))
+
+
+def _steps(jobs: Sequence[Measured]) -> list[Block]:
+    missing = [job.label for job in jobs if not job.step_s]
+    blocks: list[Block] = [Words(text=STEPS_MISSING.format(jobs=", ".join(missing)))] if missing else []
+    lines = []
+    for job in jobs:
+        if job.step_s:
+            x = sorted(job.step_s)
+            lines.append(_line(job.label, tuple(map(float, x)), tuple(job.step_s[step] for step in x), job.step_source))
+    if lines:
+        blocks.append(
+            Chart(
+                id="step-time",
+                title="Seconds of each step",
+                x=Axis(name="step", kind="step"),
+                y=Axis(name="time", unit="s", low=0.0),
+                lines=tuple(lines),
+                cursor="step",
+                formula="From the end of the step before to the end of this one.",
+            )
+        )
+        rows = [
+            (other.label, len(shared), shared[0], shared[-1])
+            for other in jobs[1:]
+            if (shared := same_steps(jobs[0], other))
+        ]
+        if rows:
+            columns = (Column(name="job"), Column(name="steps in common"), Column(name="from"), Column(name="to"))
+            blocks.append(
+                Table(id="same-steps", title="Same steps against same steps", columns=columns, rows=tuple(rows))
+            )
+    return blocks
+
+
+def _normalised(jobs: Sequence[Measured]) -> Table:
+    """Return the table of KT's story: hours per epoch, and the reduction ratio; then by devices, too."""
+    rows: list[tuple[Cell, ...]] = []
+    base = _per_epoch(jobs[0])
+    for job in jobs:
+        hours = _per_epoch(job)
+        ratio = formulas.reduction_ratio(base, hours) if base and hours else None
+        by_part = None if ratio is None else ratio * jobs[0].parts / job.parts
+        rows.append(
+            (
+                job.label,
+                f"{job.parts} {_many(job.part, job.parts)}",
+                None if job.training_s is None else float(f"{job.training_s / 3600:.4g}"),
+                job.epoch_count,
+                None if hours is None else float(f"{hours:.4g}"),
+                None if ratio is None else float(f"{ratio:.3g}"),
+                None if by_part is None else float(f"{by_part:.3g}"),
+            )
+        )
+    names = ("job", "devices", "hours", "epochs", "hours per epoch", "reduction ratio", "ratio per device")
+    return Table(
+        id="normalised",
+        title="Hours per epoch",
+        columns=tuple(Column(name=name) for name in names),
+        rows=tuple(rows),
+        note="Hours per epoch: hours / epochs. Reduction ratio: native hours per epoch / this job's. Ratio per device: "
+        "that x native devices / this job's devices, what better software did. Say --epochs and --gpus where the "
+        "files do not know them.",
+    )
+
+
+def _per_epoch(job: Measured) -> float | None:
+    if job.training_s is None or not job.epoch_count:
+        return None
+    return formulas.hours_per_epoch(job.training_s / 3600, job.epoch_count)
+
+
+def _many(part: str, count: int) -> str:
+    return part if count == 1 else re.sub("s$", "se", part) + "s"
+
+
+def _line(name: str, x: Sequence[float], y: Sequence[float], source: str) -> Line:
+    """Return a line of at most POINTS points: beyond, means of neighbours with their least and greatest value."""
+    if len(x) <= POINTS:
+        return Line(name=name, x=tuple(x), mean=tuple(y), source=source)
+    edges = [number * len(x) // POINTS for number in range(POINTS + 1)]
+    parts = [(x[start], y[start:end]) for start, end in pairwise(edges)]
+    return Line(
+        name=name,
+        x=tuple(at for at, _ in parts),
+        mean=tuple(sum(each) / len(each) for _, each in parts),
+        low=tuple(min(each) for _, each in parts),
+        high=tuple(max(each) for _, each in parts),
+        source=source,
+    )

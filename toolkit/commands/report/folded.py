@@ -1,0 +1,18 @@
+"""Pure: what text and Markdown say in place of the charts that the HTML page folds."""
+
+from collections.abc import Sequence
+
+from toolkit.commands.report.model import Block, Chart
+
+NAMED = 6
+
+
+def split(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], str]:
+    """Return *blocks* without folded charts, and a sentence on those, "" if there are none."""
+    shown = tuple(block for block in blocks if not (isinstance(block, Chart) and block.folded))
+    titles = [block.title for block in blocks if isinstance(block, Chart) and block.folded]
+    if not titles:
+        return shown, ""
+    named = ", ".join(titles[:NAMED]) + (f" and {len(titles) - NAMED} more" if len(titles) > NAMED else "")
+    are = "1 more chart is" if len(titles) == 1 else f"{len(titles)} more charts are"
+    return shown, f"{are} not shown here ({named}): the HTML page and --format json have them."

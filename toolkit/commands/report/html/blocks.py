@@ -1,0 +1,260 @@
+"""The blocks of a Page as the templates and the scripts of the HTML page take them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from toolkit.commands.report.html import figures
+from toolkit.commands.report.html.packing import Floats, Store
+from toolkit.commands.report.model import (
+    Axis,
+    AxisKind,
+    Boxes,
+    Cell,
+    Chart,
+    Column,
+    HeatMap,
+    Line,
+    Mark,
+    Page,
+    Shares,
+    Table,
+    Words,
+)
+
+# Beyond so many values, a page rounds: to five digits of the greatest value of a line, three of a heat map's.
+EXACT_VALUES = 60_000
+LINE_DIGITS, MAP_DIGITS = 5, 3
+SHORT_CELL = 28  # Characters: a time with its zone, the name of a host.
+_X_NAMES: dict[AxisKind, str] = {"time": "UTC", "elapsed": "h:mm:ss", "step": "", "epoch": "", "value": ""}
+
+
+def blocks_of(page: Page) -> Iterator[Any]:
+    """Yield every block of *page*."""
+    for section in page.sections:
+        yield from section.blocks
+
+
+def is_large(page: Page) -> bool:
+    """Return whether the numbers of *page* are rounded, to keep the file small."""
+    return sum(_size(block) for block in blocks_of(page)) > EXACT_VALUES
+
+
+def _size(block: Any) -> int:
+    if isinstance(block, Chart):
+        return sum(len(line.x) + len(line.mean) + len(line.low) + len(line.high) for line in block.lines)
+    return len(block.rows) * len(block.columns) if isinstance(block, HeatMap) else 0
+
+
+def plotted(block: Chart | HeatMap, store: Store, *, large: bool) -> dict[str, Any]:
+    """Return what the page's scripts need to draw *block*; its arrays go into *store*."""
+    return _chart(block, store, large) if isinstance(block, Chart) else _heat_map(block, store, large)
+
+
+def _chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
+    arrays = [np.asarray(part, np.float64) for line in chart.lines for part in (line.mean, line.high, line.low) if part]
+    unit = figures.scale(chart.y.unit, max((_top(array) for array in arrays), default=0.0))
+    digits = LINE_DIGITS if large else None
+
+    def line(each: Line) -> dict[str, Any]:
+        band = {"low": store.add(each.low, digits), "high": store.add(each.high, digits)} if each.low else {}
+        return {
+            "name": each.name,
+            "x": store.add(each.x),
+            "mean": store.add(each.mean, digits),
+            "source": each.source,
+            "shown": each.shown,
+            **band,
+        }
+
+    return {
+        "type": "chart",
+        "id": chart.id,
+        "title": chart.title,
+        "style": chart.style,
+        "cursor": chart.cursor,
+        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "y": _axis(chart.y, unit),
+        "lines": [line(each) for each in chart.lines],
+        "marks": [_mark(each) for each in chart.marks],
+    }
+
+
+def _heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
+    unit = figures.scale(chart.value.unit, chart.top)
+    cells = np.asarray(chart.values, dtype=np.float64).reshape(-1)
+    return {
+        "type": "heatmap",
+        "id": chart.id,
+        "title": chart.title,
+        "cursor": chart.cursor,
+        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "y": _axis(chart.value, unit),
+        "rows": list(chart.rows),
+        "columns": store.add(chart.columns),
+        "values": store.add(cells, MAP_DIGITS if large else None),
+        "top": chart.top,
+        "marks": [_mark(each) for each in chart.marks],
+    }
+
+
+def _axis(axis: Axis, unit: figures.Scale) -> dict[str, Any]:
+    return {
+        "name": axis.name,
+        "unit": axis.unit,
+        "label": unit.label,
+        "divisor": unit.divisor,
+        "kind": axis.kind,
+        "low": axis.low,
+        "high": axis.high,
+    }
+
+
+def _mark(mark: Mark) -> dict[str, Any]:
+    return {"start": mark.start, "end": mark.end, "text": mark.text, "tone": mark.tone}
+
+
+def _top(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max(initial=0.0))
+
+
+def summary(chart: Chart | HeatMap) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return head and rows of the table that a screen reader reads in place of the drawing."""
+    if isinstance(chart, Chart):
+        unit, kind = chart.y, chart.x.kind
+        series = [(line.name, line.x, line.low or line.mean, line.mean, line.high or line.mean) for line in chart.lines]
+    else:
+        unit, kind = chart.value, chart.x.kind
+        series = [
+            (name, chart.columns, *((tuple(float("nan") if cell is None else cell for cell in row),) * 3))
+            for name, row in zip(chart.rows, chart.values, strict=True)
+        ]
+    tops = [_top(np.asarray(high, np.float64)) for *_, high in series]
+    shown = figures.scale(unit.unit, max(tops, default=0.0))
+    name = f"{unit.name} ({shown.label})" if shown.label else unit.name
+    head = (name, "mean", "least", "least at", "greatest", "greatest at", "last")
+    return head, [_summary_row(*each, kind, shown.divisor) for each in series]
+
+
+def _summary_row(
+    name: str,
+    x: Sequence[float],
+    low: Sequence[float],
+    mean: Sequence[float],
+    high: Sequence[float],
+    kind: AxisKind,
+    divisor: float,
+) -> tuple[str, ...]:
+    lows, means, highs = (np.asarray(each, np.float64) for each in (low, mean, high))
+    if not np.isfinite(means).any():
+        return (name, *(["nothing measured"] + [""] * 5))
+    least, most = int(np.nanargmin(lows)), int(np.nanargmax(highs))
+    last = means[np.isfinite(means)][-1]
+    values = (float(each / divisor) for each in (np.nanmean(means), lows[least], highs[most], last))
+    average, lowest, highest, final = (figures.number(value) for value in values)
+    return name, average, lowest, place(x[least], kind), highest, place(x[most], kind), final
+
+
+def place(x: float, kind: AxisKind) -> str:
+    """Return a place on an x axis in words."""
+    if kind == "time":
+        return figures.moment(x)
+    if kind == "elapsed":
+        return figures.clock(x)
+    return f"{kind} {figures.number(x)}" if kind in ("step", "epoch") else figures.number(x)
+
+
+def head(table: Table) -> list[dict[str, Any]]:
+    """Return the columns of *table*: name, unit, formula, divisor, and whether they hold numbers."""
+    return [_column(column, [row[at] for row in table.rows]) for at, column in enumerate(table.columns)]
+
+
+def _column(column: Column, cells: Sequence[Cell]) -> dict[str, Any]:
+    numbers = [float(cell) for cell in cells if isinstance(cell, int | float)]
+    unit = figures.scale(column.unit, max((abs(each) for each in numbers), default=0.0))
+    numeric = bool(numbers) or (bool(column.unit) and not any(isinstance(cell, str) for cell in cells))
+    return {
+        "name": column.name,
+        "unit": unit.label,
+        "raw_unit": column.unit,
+        "divisor": unit.divisor,
+        "formula": column.formula,
+        "numeric": numeric,
+    }
+
+
+def cell(value: Cell, divisor: float = 1.0) -> str:
+    """Return a cell of a table as text."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else figures.number(value / divisor if divisor != 1.0 else value)
+
+
+def is_short(value: Cell) -> bool:
+    """Return whether a cell stays on one line."""
+    return not isinstance(value, str) or len(value) <= SHORT_CELL
+
+
+def part_value(value: float, total: float) -> str:
+    """Return a part of *total* as text, with five digits of the total at most."""
+    top = abs(total)
+    return figures.number(round(value, max(0, 4 - math.floor(math.log10(top)))) if top else value)
+
+
+# Of parts without a tone (blocks.css: share-0 to share-6).
+COLOURS = 7
+
+
+def shares(block: Shares) -> list[dict[str, Any]]:
+    """Return the parts of *block* with their percentages; a negative part has no width in the bar. `again`: how many
+    parts before it have the same colour, so that a pattern tells them apart."""
+    whole = sum(max(part.value, 0.0) for part in block.parts) or 1.0
+    toned: Counter[str] = Counter()
+    rows = []
+    for index, part in enumerate(block.parts):
+        again = (toned[part.tone] if part.tone != "plain" else index // COLOURS) % 3
+        toned[part.tone] += 1
+        share = 100 * part.value / block.total if block.total else 0.0
+        rows.append({"part": part, "width": 100 * max(part.value, 0.0) / whole, "share": share, "again": again})
+    return rows
+
+
+def boxed(block: Boxes) -> list[dict[str, Any]]:
+    """Return the rows of *block*: name, boxes with left edge and width in percent, and the share that boxes cover."""
+    low, high = block.ends
+    whole = (high - low) or 1.0
+    rows: list[dict[str, Any]] = [{"name": name, "boxes": [], "covered": 0.0} for name in block.rows]
+    for box in block.boxes:
+        left, width = 100 * (box.start - low) / whole, 100 * (box.end - box.start) / whole
+        rows[box.row]["boxes"].append({"box": box, "left": left, "width": width})
+        rows[box.row]["covered"] += width
+    return rows
+
+
+def grouped(blocks: Sequence[Any]) -> list[tuple[str, Any, bool]]:
+    """Return (kind, block, whether its marks are listed) for the templates.
+
+    Facts that follow one another become one list ("facts", words), and so do folded charts ("more", charts). Marks are
+    listed once for the plots that share them.
+    """
+    groups: list[tuple[str, Any, bool]] = []
+    listed: set[Any] = set()
+    for block in blocks:
+        is_fact = isinstance(block, Words) and bool(block.name)
+        if is_fact and groups and groups[-1][0] == "facts":
+            groups[-1][1].append(block)
+        elif is_fact:
+            groups.append(("facts", [block], False))
+        elif isinstance(block, Chart) and block.folded:
+            if not groups or groups[-1][0] != "more":
+                groups.append(("more", [], False))
+            groups[-1][1].append(block)
+        else:
+            marks = getattr(block, "marks", ())
+            groups.append((type(block).__name__.lower(), block, marks not in listed))
+            listed.add(marks)
+    return groups

@@ -1,0 +1,123 @@
+"""A page as Markdown, for a pull request or an issue: GitHub's dialect, charts as tables of their numbers."""
+
+import math
+import re
+from datetime import datetime, timezone
+
+from toolkit.commands.report.folded import split
+from toolkit.commands.report.model import Block, Boxes, Cell, Chart, Column, HeatMap, Lines, Page, Shares, Table, Words
+from toolkit.commands.report.text import TextWriter, headed, moment, shown
+
+WORDS = {"good": "", "plain": "", "warn": "**Warning:** ", "bad": ""}
+MOST_LINES = 30  # Of a log: a comment is read, not searched.
+MOST_ROWS = 40
+
+
+def markdown(page: Page) -> str:
+    """Return *page* as Markdown, which ends with a newline."""
+    parts = [f"# {escaped(page.title)}: {page.status}", escaped(page.summary)]
+    for section in page.sections:
+        if section.id != "outcome":
+            parts.append(f"## {escaped(section.title)}")
+        blocks, left = split(section.blocks)
+        parts += ["\n\n".join(each for each in (*map(_block, blocks), escaped(left)) if each)]
+    made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "\n\n".join([*parts, f"*Made by {escaped(page.made_by)} at {made}. Times are UTC.*"]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return *text* so that Markdown shows it as it is, on one line."""
+    plain = re.sub(r"([\\`*_\[\]<>|~#])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"^([-+]|\d+[.)])(?=\s)", r"\\\1", plain)
+
+
+def fenced(lines: tuple[str, ...]) -> str:
+    """Return *lines* as a block of code, within a fence that is longer than any in them."""
+    longest = max((len(found) for line in lines for found in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *lines, fence])
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Words):
+        return _words(block)
+    if isinstance(block, Table):
+        return _table(block)
+    if isinstance(block, Shares):
+        return _shares(block)
+    if isinstance(block, Chart):
+        return _chart(block)
+    if isinstance(block, HeatMap):
+        return _heat_map(block)
+    if isinstance(block, Boxes):
+        return fenced(tuple(TextWriter().boxes(block)))
+    return _lines(block)
+
+
+def _words(words: Words) -> str:
+    name = f"**{escaped(words.name)}:** " if words.name else WORDS[words.tone]
+    advice = f"\n\n**What to do:** {escaped(words.advice)}" if words.advice else ""
+    return f"{name}{escaped(words.text)}{advice}"
+
+
+def _table(table: Table) -> str:
+    rows = [*table.rows[:MOST_ROWS], *([table.total] if table.total else [])]
+    parts = [f"**{escaped(table.title)}**", _grid(table.columns, rows)]
+    if len(table.rows) > MOST_ROWS:
+        parts.append(f"The first {MOST_ROWS} of {len(table.rows)} rows.")
+    return "\n\n".join([*parts, *([escaped(table.note)] if table.note else [])])
+
+
+def _grid(columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> str:
+    heads = [escaped(headed(column)) for column in columns]
+    numeric = [all(isinstance(row[at], int | float | None) for row in rows) for at in range(len(columns))]
+    lines = [heads, ["---:" if each else "---" for each in numeric]]
+    lines += [[escaped(shown(cell, column.unit)) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _shares(shares: Shares) -> str:
+    columns = (Column(name="part"), Column(name="value", unit=shares.unit), Column(name="share"))
+    rows: list[tuple[Cell, ...]] = [
+        (part.name, part.value, f"{part.value / shares.total:.1%}" if shares.total else "") for part in shares.parts
+    ]
+    grid = _grid(columns, [*rows, ("total", shares.total, "")])
+    return "\n\n".join([f"**{escaped(shares.title)}**", grid, *([escaped(shares.note)] if shares.note else [])])
+
+
+def _chart(chart: Chart) -> str:
+    names = ("first", "least", "greatest", "last")
+    rows: list[tuple[Cell, ...]] = []
+    for line in chart.lines:
+        finite = [value for value in line.mean if math.isfinite(value)]
+        if finite and line.shown:
+            low = min(value for value in (*finite, *line.low) if value == value)
+            high = max(value for value in (*finite, *line.high) if value == value)
+            rows.append((line.name, finite[0], low, high, finite[-1]))
+    if not rows:
+        return ""
+    columns = (Column(name="line"), *(Column(name=name, unit=chart.y.unit) for name in names))
+    grid = _grid(columns, rows[:MOST_ROWS])
+    marks = [f"- {moment(mark.start, chart.x)}: {escaped(mark.text)}" for mark in chart.marks]
+    return "\n\n".join([f"**{escaped(chart.title)}**", grid, *(["\n".join(marks)] if marks else [])])
+
+
+def _heat_map(heat: HeatMap) -> str:
+    rows: list[tuple[Cell, ...]] = []
+    for name, values in zip(heat.rows, heat.values, strict=True):
+        measured = [value for value in values if value is not None]
+        if measured:
+            rows.append((name, math.fsum(measured) / len(measured), max(measured)))
+    rows.sort(key=lambda row: -float(row[1] or 0))
+    if not rows:
+        return ""
+    unit = heat.value.unit
+    columns = (Column(name="row"), Column(name="mean", unit=unit), Column(name="greatest", unit=unit))
+    more = f"\n\nThe {MOST_ROWS} of {len(rows)} rows with the greatest means." if len(rows) > MOST_ROWS else ""
+    return f"**{escaped(heat.title)}**\n\n{_grid(columns, rows[:MOST_ROWS])}{more}"
+
+
+def _lines(block: Lines) -> str:
+    cut = block.lines[-MOST_LINES:]
+    title = block.title if len(cut) == len(block.lines) else f"{block.title} (here the last {MOST_LINES})"
+    return f"**{escaped(title)}**\n\n{fenced(cut)}"

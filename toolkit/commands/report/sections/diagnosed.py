@@ -1,0 +1,107 @@
+"""The findings of a job: those of the running monitor, and those of the same rules over the files that it left."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolkit.commands.jobs.data import HostData, JobData
+from toolkit.diagnosis import configuration, files, slow_rank
+from toolkit.diagnosis.evidence import Evidence
+from toolkit.diagnosis.job import diagnose, merged
+from toolkit.diagnosis.rule import Configuration
+from toolkit.errors import ContractError
+from toolkit.files import read as read_document
+from toolkit.records import Record
+from toolkit.series import findings
+from toolkit.series.debugger_names import files_of
+from toolkit.series.finding import Finding
+
+# The rules look at the newest attempts of a job; of earlier ones the page has what the monitors found while they ran.
+MOST_ATTEMPTS = 8
+
+
+def live(job: JobData) -> tuple[Finding, ...]:
+    """Return what the monitors of *job* found while it ran, by time."""
+    return tuple(sorted((each for host in job.hosts for each in _live(host)), key=lambda each: each.start_s))
+
+
+def after_the_fact(job: JobData) -> tuple[Finding, ...]:
+    """Return what the rules find in the files of *job*, and what the monitors found besides, by time. Needs numpy."""
+    measured = [host for host in job.hosts if host.is_measured or files_of(host.output)]
+    if not measured:
+        return ()
+    found = live(job)
+    return tuple(merged(over_files(job, measured, _rules(measured[0].monitor / "monitor.json"), found), found))
+
+
+def over_files(
+    job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration], found: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Return what *rules* find in the files of *hosts*, each attempt by itself; *found*: what the monitors did."""
+    seen: list[Finding] = []
+    for attempt in _attempts(job)[-MOST_ATTEMPTS:]:
+        live_then = (each for each in found if each.attempt == attempt.number)
+        compared = dict(filter(None, map(slow_rank.pair, live_then)))
+        evidence = [_evidence(job, host, attempt, compared) for host in hosts]
+        seen += [msgspec.structs.replace(each, attempt=attempt.number) for each in diagnose(evidence, rules)]
+    return seen
+
+
+class _Attempt(Record, frozen=True, kw_only=True):
+    """An attempt of the ranks, seconds since the epoch. `alone`: there was no other."""
+
+    number: int = 0
+    start_s: float | None = None
+    end_s: float | None = None
+    alone: bool = True
+
+
+def _attempts(job: JobData) -> list[_Attempt]:
+    """Return the attempts of *job*. Each but the last ended with its failure; the next began then, or later."""
+    restarts = sorted((each for each in job.restarts if each.failed_ns), key=lambda each: each.attempt)
+    if not restarts:
+        return [_Attempt()]
+    ends_s = [each.failed_ns / 1e9 for each in restarts]
+    numbers = [restarts[0].attempt - 1, *(each.attempt for each in restarts)]
+    starts_s = [job.start_s, *ends_s]
+    return [
+        _Attempt(number=number, start_s=start_s, end_s=end_s, alone=False)
+        for number, start_s, end_s in zip(numbers, starts_s, [*ends_s, None], strict=True)
+    ]
+
+
+def _live(host: HostData) -> tuple[Finding, ...]:
+    try:
+        return findings.read(host.monitor / findings.NAME)
+    except OSError:
+        return ()  # The rules over the files find the same again.
+
+
+def _evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Mapping[int, int]) -> Evidence:
+    began = min((each.started_ns for each in host.outcome.exits if each.started_ns), default=0) if host.outcome else 0
+    is_last = attempt.end_s is None
+    evidence = files.read(
+        host.monitor,
+        host.metrics,
+        host=host.name,
+        start_s=began / 1e9 if began and is_last else attempt.start_s,
+        end_s=attempt.end_s,
+        ended=job.status != "running" or not is_last,
+        attempt=None if attempt.alone else attempt.number,
+    )
+    evidence.host = evidence.host or host.name
+    evidence.compared = compared
+    return evidence
+
+
+def _rules(path: Path) -> tuple[Configuration, ...]:
+    """Return the rules that the job asked for, as monitor.json keeps them; else those that need no choice."""
+    raw: Any = None
+    try:
+        told = msgspec.json.decode(read_document(path))
+        raw = told.get("rules") if isinstance(told, dict) else None
+        return configuration.read(raw or None, str(path)).configurations
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError, RecursionError):
+        return configuration.read(None, str(path)).configurations

@@ -1,0 +1,73 @@
+"""The evidence of a finding about a slow rank: what that rank does more than a healthy one, by operator.
+
+The monitor has both ranks trace five steps when it finds this. Where it did not, traces that the job took anyway serve.
+"""
+
+from toolkit.commands.report.model import Block, Words
+from toolkit.commands.report.sections import compared
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.traced import Pair
+from toolkit.diagnosis import slow_rank
+from toolkit.series.finding import Finding
+
+ONE_HOST = (
+    "None: rank {slow} runs on {host}, and rank {healthy} on {other}, and no monitor found it while the job ran: the "
+    "job was too short for that, or its hosts have no link (TOOLKIT_LINK=off), so that each compares its own ranks. "
+    'Trace both: set TOOLKIT_PROFILE="steps 10-20".'
+)
+AFTERWARDS = (
+    "None: no monitor found it while the job ran; it was found in the files afterwards. Trace ranks {slow} and "
+    '{healthy}: toolkit profile while the job runs, or TOOLKIT_PROFILE="steps 10-20".'
+)
+OTHER = "Traced together were rank {slow} and rank {other}; the sentence compares it with rank {healthy}."
+RUNNING = "None yet: the monitor asked rank {slow} and a healthy rank to trace their next five steps."
+NO_TRACE = (
+    "None: the monitor asked rank {slow} and a healthy rank for a trace of five steps, but not both left one. Either "
+    "they ended before, or a profiler of the script's own was running, of which the job's log has a line."
+)
+
+
+def pairs(material: Material) -> list[Pair]:
+    """Return the pairs of traces that stand with a finding."""
+    return [pair for finding in material.findings if (pair := _of(material, finding)) is not None]
+
+
+def blocks(material: Material, number: int, finding: Finding) -> list[Block]:
+    """Return the evidence of *finding*, the page's *number*th: a table, or why there is none. Nothing if *finding* is
+    not about a slow rank."""
+    asked = slow_rank.pair(finding)
+    if asked is None:
+        return []
+    slow, healthy = asked
+    pair = _of(material, finding)
+    if pair is not None and (traces := pair.of(slow, finding.host)) is not None:
+        one, other, other_rank = traces
+        table = compared.table(f"finding-{number}-difference", pair.window, one, other, slow, other_rank)
+        if other_rank == healthy:
+            return [table]
+        return [Words(name="Evidence", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
+    anyway = {trace.rank: trace for trace in material.traced.traces}
+    if slow in anyway and healthy in anyway:
+        one, other = anyway[slow], anyway[healthy]
+        return [compared.table(f"finding-{number}-difference", material.traced.window, one, other, slow, healthy)]
+    return [Words(name="Evidence", text=_why_none(material, finding, slow, healthy))]
+
+
+def _of(material: Material, finding: Finding) -> Pair | None:
+    if slow_rank.pair(finding) is None or finding.rank is None:
+        return None
+    fitting = (
+        pair
+        for pair in material.traced.pairs
+        if pair.attempt == finding.attempt and pair.of(finding.rank, finding.host) is not None
+    )
+    return next(fitting, None)
+
+
+def _why_none(material: Material, finding: Finding, slow: int, healthy: int) -> str:
+    if finding.live:
+        return (RUNNING if material.job.status == "running" else NO_TRACE).format(slow=slow, healthy=healthy)
+    host = material.ranks[healthy][0] if healthy in material.ranks else finding.host
+    if host != finding.host:
+        return ONE_HOST.format(slow=slow, host=finding.host, healthy=healthy, other=host)
+    return AFTERWARDS.format(slow=slow, healthy=healthy)

@@ -1,0 +1,307 @@
+"""What ran on the devices, from traces: kernels, on a CPU operators; who waits for whom; slow and healthy ranks."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Lines, Part, Shares, Table, Words
+from toolkit.commands.report.sections import compared, evidence
+from toolkit.commands.report.sections.compared import MILLI, cut
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.traced import Traced
+from toolkit.commands.report.sections.words import duration, many
+from toolkit.traces.figures import TOP, Activity, Annotation, Figures, Operator, figures
+from toolkit.traces.ranks import Together, together
+
+MISSING = 'No trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the job, or call smppy in its script.'
+BINS = 20
+MOST_ANNOTATIONS = 12
+# Histograms of annotations: those that took the most time.
+MOST_CHARTS = 3
+MICRO = 1e6
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "kernels"."""
+    shown = {id(pair) for pair in evidence.pairs(material)}  # Those of a finding stand there.
+    rest = tuple(pair for pair in material.traced.pairs if id(pair) not in shown)
+    counted = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
+    return of_traces(msgspec.structs.replace(material.traced, pairs=rest), counted)
+
+
+def of_traces(traced: Traced, counted: Mapping[int, int] | None = None) -> list[Block]:
+    """Return the blocks of *traced*. The tables by name are of the first rank. *counted*: the monitor's count of each
+    rank's steps."""
+    made: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
+    all_figures = [figures(trace) for trace in traced.traces]
+    ran = [each for each in all_figures if each.operators]
+    if not ran:
+        return [*made, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
+    first = ran[0]
+    made.append(Words(text=_sampled(traced, ran, counted or {}), name="Sampled"))
+    found = together(traced.traces)
+    made += _straggler(found)
+    made += _activity(ran)
+    made.append(_utilisation(ran))
+    made += [_by_time(first), _by_calls(first), *_full_names(first)]
+    made += _precision(first)
+    made += _steps(first)
+    made += _annotations(first)
+    if len(found.ranks) > 1:
+        made.append(_ranks(found))
+    return made + [compared.either(pair) for pair in traced.pairs]
+
+
+def _sampled(traced: Traced, ran: Sequence[Figures], counted: Mapping[int, int]) -> str:
+    """Say which share of the run the tables stand for."""
+    first = ran[0]
+    text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
+    text += f", {duration(first.span_s)} with {many(len(first.steps), 'step')}"
+    text += f" (window {traced.window})." if traced.window not in ("", ".") else "."
+    listing = next((each for each in traced.listings if each.rank == first.rank), None)
+    if listing is not None and listing.steps_run:
+        # A rank that a signal ended could not write how many there were: the monitor has counted them, too.
+        steps = max(listing.steps_run, counted.get(listing.rank, 0))
+        share = listing.steps_traced / steps
+        text += f" {listing.steps_traced:,} of {steps:,} steps of the run were traced: {share:.2%}."
+    if traced.ranks > len(traced.traces):
+        text += f" {traced.ranks} ranks traced this window; {len(traced.traces)} of them are read here."
+    return text
+
+
+def _noun(ran: Figures) -> str:
+    return "kernel" if ran.on == "gpu" else "operator"
+
+
+def _activity(ran: Sequence[Figures]) -> list[Block]:
+    """Return the split of the GPUs' time, mean of the ranks."""
+    activities = [each.activity for each in ran if each.activity is not None]
+    if not activities:
+        return []
+    names = {
+        "kernel_s": ("Kernels", "time with a kernel on the GPU"),
+        "memcpy_s": ("Copies", "time with a copy and no kernel"),
+        "memset_s": ("Memory sets", "time with a memset alone"),
+        "sync_s": ("Host waits for the GPU", "nothing runs and the host is in a synchronising call"),
+        "idle_s": ("Idle", "nothing runs and nobody waits for the GPU"),
+    }
+
+    def mean(field: str) -> float:
+        return sum(float(getattr(each, field)) for each in activities) / len(activities)
+
+    parts = tuple(
+        Part(name=name, value=mean(field) * MILLI, formula=formula) for field, (name, formula) in names.items()
+    )
+    assert set(names) == set(Activity.__struct_fields__)
+    total = sum(part.value for part in parts)
+    of = f"mean of {many(len(activities), 'rank')}"
+    return [Shares(id="gpu-activity", title=f"GPU time, {of}", unit="ms", parts=parts, total=total)]
+
+
+def _utilisation(ran: Sequence[Figures]) -> Chart:
+    noun = _noun(ran[0])
+    lines = []
+    for each in ran:
+        width = each.span_s * MILLI / len(each.utilisation) if each.utilisation else 0.0
+        x = tuple(number * width for number in range(len(each.utilisation)))
+        mean = tuple(100 * share for share in each.utilisation)
+        lines.append(Line(name=f"rank {each.rank or 0}", x=x, mean=mean, source=each.source))
+    what = "GPU" if noun == "kernel" else "CPU operators"
+    active = ", ".join(f"rank {each.rank or 0} {each.active_share:.0%}" for each in ran)
+    return Chart(
+        id="device-active",
+        title=f"{what} active during the window: {active}",
+        x=Axis(name="time in the window", unit="ms"),
+        y=Axis(name="active", unit="percent", low=0, high=100),
+        lines=tuple(lines),
+        formula=f"share of each hundredth of the window in which a {noun}, or on a GPU a copy or memset, ran"
+        if noun == "kernel"
+        else "share of each hundredth of the window in which an operator ran on any thread",
+    )
+
+
+def _by_time(ran: Figures) -> Table:
+    noun = _noun(ran)
+    steps = len(ran.steps)
+    self_time = "sum of its kernels' times" if ran.on == "gpu" else "sum of its self times: less the operators within"
+    columns = [
+        Column(name=noun),
+        Column(name="share", unit="percent", formula=f"its time / time of all {noun}s"),
+        Column(name="time", unit="ms", formula=self_time),
+        Column(name="calls a step" if steps else "calls", formula="calls / steps traced" if steps else ""),
+        Column(name="mean", unit="µs", formula="time / calls"),
+        Column(name="longest", unit="µs"),
+    ]
+    if ran.on == "gpu":
+        columns.append(Column(name="precision (a guess)", formula="by patterns in the kernel's name"))
+    rows: list[tuple[Cell, ...]] = []
+    for each in ran.operators[:TOP]:
+        times = (100 * each.share, each.total_s * MILLI, each.calls / (steps or 1))
+        row = (cut(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
+        rows.append((*row, each.precision) if ran.on == "gpu" else row)
+    whole = sum(each.total_s for each in ran.operators) * MILLI
+    total: tuple[Cell, ...] = (
+        f"all {len(ran.operators)} {noun}s",
+        100.0,
+        whole,
+        ran.launches / (steps or 1),
+        None,
+        None,
+    )
+    return Table(
+        id=f"{noun}s-by-time",
+        title=f"{noun.capitalize()}s by time: the first {min(TOP, len(ran.operators))} of {len(ran.operators)}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        total=(*total, None) if ran.on == "gpu" else total,
+        note=_communication(ran.operators),
+    )
+
+
+def _communication(operators: Sequence[Operator]) -> str:
+    share = sum(each.share for each in operators if each.communicates)
+    return f"{share:.0%} of this time is communication, with the wait for other ranks in it." if share else ""
+
+
+def _by_calls(ran: Figures) -> Table:
+    noun = _noun(ran)
+    most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
+    calls = "launches" if ran.on == "gpu" else "calls"
+    note = ""
+    if ran.queue_s is not None:
+        note = f"From the launching call to the {noun}'s start: {duration(ran.queue_s)} (median)."
+    return Table(
+        id=f"{noun}s-by-calls",
+        title=f"{noun.capitalize()}s by {calls}: {ran.launches:,} in all",
+        columns=(
+            Column(name=noun),
+            Column(name=calls),
+            Column(name="share", unit="percent", formula=f"its {calls} / all {calls}"),
+            Column(name="mean", unit="µs", formula=f"time / {calls}"),
+        ),
+        rows=tuple((cut(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most),
+        note=note,
+    )
+
+
+def _full_names(ran: Figures) -> list[Block]:
+    """Return the whole names of kernels that the tables cut, and C++'s arguments with them."""
+    most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
+    shown = dict.fromkeys([*ran.operators[:TOP], *most])
+    lines = tuple(each.full_name or each.name for each in shown if cut(each.name) != (each.full_name or each.name))
+    return [Lines(id="full-names", title="Whole names", lines=lines)] if lines else []
+
+
+def _precision(ran: Figures) -> list[Block]:
+    if not ran.precisions:
+        return []
+    whole = sum(each.total_s for each in ran.operators) * MILLI
+    parts = tuple(Part(name=name, value=share * whole) for name, share in ran.precisions)
+    note = "A guess: by patterns in the kernels' names, which are not documented."
+    title = "Kernel time by precision (a guess)"
+    return [Shares(id="kernel-precision", title=title, unit="ms", parts=parts, total=whole, note=note)]
+
+
+def _steps(ran: Figures) -> list[Block]:
+    durations = sorted(step.duration_s for step in ran.steps)
+    if len(durations) < 2:
+        return []
+    middle = durations[len(durations) // 2]
+    title = f"Step times: {many(len(durations), 'step')}, median {duration(middle)}, longest {duration(durations[-1])}"
+    return [_histogram("traced-step-times", title, {"steps": durations}, "steps")]
+
+
+def _annotations(ran: Figures) -> list[Block]:
+    several = ran.annotations[:MOST_ANNOTATIONS]
+    if not several:
+        return []
+    rows = tuple(
+        (
+            cut(each.name),
+            len(each.durations_s),
+            each.total_s * MILLI,
+            each.durations_s[0] * MILLI,
+            each.durations_s[len(each.durations_s) // 2] * MILLI,
+            each.durations_s[-1] * MILLI,
+        )
+        for each in several
+    )
+    names = (("annotation", ""), ("times", ""), *((name, "ms") for name in ("total", "shortest", "median", "longest")))
+    columns = tuple(Column(name=name, unit=unit) for name, unit in names)
+    title = f"Annotations: {len(several)} of {len(ran.annotations)}, the longest first"
+    made: list[Block] = [Table(id="annotations", title=title, columns=columns, rows=rows)]
+    often = [each for each in several if len(each.durations_s) > 4]
+    return made + [_annotation_chart(number, each) for number, each in enumerate(often[:MOST_CHARTS])]
+
+
+def _annotation_chart(number: int, annotation: Annotation) -> Chart:
+    title = f"How long {annotation.name} took: {len(annotation.durations_s)} times"
+    return _histogram(f"annotation-{number}", title, {annotation.name: annotation.durations_s}, "times")
+
+
+def _histogram(name: str, title: str, of: Mapping[str, Sequence[float]], count: str) -> Chart:
+    """Return bars: how many of the durations lie in each of BINS equal parts of their range."""
+    of = {label: [each * MILLI for each in durations] for label, durations in of.items()}
+    least, most = min(map(min, of.values())), max(map(max, of.values()))
+    width = (most - least) / BINS or max(most, 1e-9) / BINS
+    x = tuple(least + width * number for number in range(BINS))
+    lines = []
+    for label, durations in of.items():
+        counts = [0.0] * BINS
+        for each in durations:
+            counts[min(int((each - least) / width), BINS - 1)] += 1
+        lines.append(Line(name=label, x=x, mean=tuple(counts)))
+    return Chart(
+        id=name,
+        title=title,
+        x=Axis(name="duration from", unit="ms"),
+        y=Axis(name=count, low=0),
+        lines=tuple(lines),
+        style="bars",
+        formula=f"how many lie in each of {BINS} equal parts of the range",
+    )
+
+
+def _straggler(found: Together) -> list[Block]:
+    """Say which rank the others wait for; nothing of a single rank."""
+    clocks = (
+        "" if found.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
+    )
+    if len(found.ranks) < 2 or not found.collectives:
+        return []
+    if found.straggler is not None:
+        rank = next(each for each in found.ranks if each.rank == found.straggler)
+        waits = max(found.ranks, key=lambda each: each.waited_s)
+        text = (
+            f"The others wait for rank {found.straggler}: it came last to {rank.last} of {len(found.collectives)} "
+            f"collectives, and rank {waits.rank} waited {duration(waits.waited_s)} in them.{clocks}"
+        )
+        advice = "Compare its operators with those of a rank that waits: the time outside of operators is Python's."
+        return [Words(text=text, name="Straggler", tone="warn", advice=advice)]
+    text = f"No rank is late: {many(len(found.collectives), 'collective')} were compared.{clocks}"
+    return [Words(text=text, name="Straggler", tone="good")]
+
+
+def _ranks(found: Together) -> Table:
+    rows = tuple(
+        (
+            each.rank,
+            None if each.step_s is None else each.step_s * MILLI,
+            each.computation_s * MILLI,
+            each.communication_s * MILLI,
+            (each.communication_s - each.overlapped_s) * MILLI,
+            each.waited_s * MILLI,
+            each.last,
+        )
+        for each in found.ranks
+    )
+    columns = (
+        Column(name="rank"),
+        Column(name="step", unit="ms", formula="median of the traced steps"),
+        Column(name="computation", unit="ms", formula="time with a kernel or operator that does not communicate"),
+        Column(name="communication", unit="ms", formula="time in collectives"),
+        Column(name="of it not overlapped", unit="ms", formula="communication less its part beside computation"),
+        Column(name="waited", unit="ms", formula="in collectives, until the last rank came"),
+        Column(name="came last", formula="collectives to which it came last"),
+    )
+    return Table(id="ranks-traced", title="Who waits for whom", columns=columns, rows=rows)

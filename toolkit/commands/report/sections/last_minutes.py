@@ -1,0 +1,131 @@
+"""The last two minutes: cause, last lines, memory against its limit, GPUs and steps of all hosts on one cursor."""
+
+import re
+from typing import TYPE_CHECKING
+
+from toolkit.commands.report.model import Axis, Block, Chart, Line, Lines, Mark, Words
+from toolkit.commands.report.sections.lines import TIME, Window, chart, line
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.outcome import TONES, cause_text, culprit
+from toolkit.commands.report.sections.system import numbers
+from toolkit.commands.report.sections.words import duration, first_line, size, utc
+
+if TYPE_CHECKING:
+    from toolkit.series.sample_reader import Samples
+
+BEFORE_S, AFTER_S = 120.0, 10.0
+LOG_LINES = 30
+MOST_LINES = 32  # In one chart: of GPUs, ranks or hosts.
+CURSOR = "last-minutes"
+_GPU = re.compile(r"gpu/(\d+)/used_percent")
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "last-minutes"."""
+    job = material.job
+    made: list[Block] = []
+    window = window_of(material)
+    if job.status in ("failed", "stopped", "unfinished"):
+        who = culprit(job)
+        cause = first_line(cause_text(job))
+        made.append(Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone=TONES[job.status]))
+    if window is not None:
+        made.append(
+            Words(name="Window", text=f"{utc(window[0])} to {utc(window[1])}, {duration(window[1] - window[0])}")
+        )
+        if material.samples or material.steps:
+            made += _memory(material, window)
+            made += _charts(material, window)
+        else:
+            made.append(Words(text=material.why_unmeasured))
+    first = material.blamed or next(iter(job.hosts), None)
+    lines = material.log_of(first, LOG_LINES) if first else ()
+    if first is not None and lines:
+        made.append(Lines(id="last-lines", title=f"The last lines of {first.name}", lines=lines))
+    return made or [Words(text="When the job ended is not known: it left no outcome, metric or sample.")]
+
+
+def window_of(material: Material) -> Window | None:
+    """Return the two minutes before the failure (or the end) and ten seconds after it."""
+    if material.end_s is None:
+        return None
+    at_s = material.failed_s or material.end_s
+    end_s = min(at_s + AFTER_S, max(material.end_s, at_s))
+    return max(end_s - BEFORE_S - AFTER_S, material.start_s or 0.0, at_s - BEFORE_S), end_s
+
+
+def _memory(material: Material, window: Window) -> list[Block]:
+    """Say in words how near to its limit the memory of each host came."""
+    made: list[Block] = []
+    for host, samples in material.samples.items():
+        used = line(samples, "memory/container/used_bytes", host, window, points=None)
+        limit = line(samples, "memory/container/limit_bytes", host, window, points=None)
+        if used is None or limit is None:
+            continue
+        top = max(value for value in (used.high or used.mean) if value == value)
+        least = min(value for value in limit.mean if value == value)
+        if least > 0 and top / least >= 0.9:
+            text = f"Host {host} used {size(top)} of its {size(least)} of memory ({top / least:.0%})."
+            made.append(Words(name="Memory", text=text, tone="warn"))
+    return made
+
+
+def _charts(material: Material, window: Window) -> list[Chart]:
+    found = _marks(material)
+    each = list(material.samples.items())
+    memory: list[Line | None] = []
+    for host, samples in each[:MOST_LINES]:
+        memory.append(_all(samples, "memory/container/used_bytes", f"{host} used", host, window))
+        memory.append(_all(samples, "memory/container/limit_bytes", f"{host} limit", host, window))
+    gpus = [
+        _all(samples, f"gpu/{gpu}/used_percent", f"{host} GPU {gpu}", host, window)
+        for host, samples in each
+        for gpu in numbers(samples, _GPU)
+    ]
+    cpu = [_all(samples, "cpu/all/used_percent", host, host, window) for host, samples in each[:MOST_LINES]]
+    formula = "Every sample that was kept: raw values around the end, seconds before them."
+    return [
+        *chart("last-memory", "Memory against its limit", "bytes", memory, cursor=CURSOR, marks=found, formula=formula),
+        *chart("last-gpus", "GPUs", "percent", gpus[:MOST_LINES], cursor=CURSOR, marks=found, formula=formula),
+        *chart("last-cpu", "CPU", "percent", cpu, cursor=CURSOR, marks=found, formula=formula),
+        *_steps(material, window, found),
+    ]
+
+
+def _all(samples: "Samples", column: str, name: str, host: str, window: Window) -> Line | None:
+    return line(samples, column, name, window, points=None, source=f"monitor/samples of host {host}, {column}")
+
+
+def _steps(material: Material, window: Window, found: tuple[Mark, ...]) -> list[Chart]:
+    lines = []
+    for host, table in material.steps.items():
+        inside = table.where((table.end_s >= window[0]) & (table.end_s <= window[1]))
+        for rank in inside.ranks:
+            own = inside.of(rank)
+            source = f"monitor/steps of host {host}, rank {rank}"
+            lines.append(
+                Line(name=f"rank {rank}", x=tuple(own.end_s.tolist()), mean=tuple(own.step_s.tolist()), source=source)
+            )
+    if not lines:
+        return []
+    axis = Axis(name="step time", unit="s", low=0.0)
+    formula = "Each step of each rank, at the time of its end."
+    return [
+        Chart(
+            id="last-steps",
+            title="Steps",
+            x=TIME,
+            y=axis,
+            lines=tuple(lines[:MOST_LINES]),
+            marks=found,
+            cursor=CURSOR,
+            style="points",
+            formula=formula,
+        )
+    ]
+
+
+def _marks(material: Material) -> tuple[Mark, ...]:
+    if material.failed_s is None:
+        return ()
+    return (Mark(start=material.failed_s, text=f"failure: {culprit(material.job) or 'the job'}", tone="bad"),)

@@ -1,0 +1,206 @@
+"""Pure: divides the time that is paid for among what it was spent on.
+
+Each rank's time, from the job's start to its end, is cut into spans that do not overlap; a host's second is divided
+among its ranks. So the parts add up to the whole exactly, and what no measurement explains is a part of its own.
+
+A job has as many attempts as failures and one more, if the last did not fail. Within an attempt, the steps of a rank
+follow one another. A step's parts were measured in the rank (rank/profiler/step_timer.py).
+
+How long a rank waited for a slower one cannot be read from one rank alone. In synchronous training all ranks leave a
+step's barrier together, so the one that arrives early spends the difference inside of backward (gradients), or of
+forward (buffers). `_waits` therefore takes the lesser of two differences: how much earlier the rank was ready than the
+last one, and how much longer it spent in that part than the rank that was fastest there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.records import Record
+from toolkit.series.arrays import numpy
+
+if TYPE_CHECKING:
+    from numpy import bool_, float64
+    from numpy.typing import NDArray
+
+    from toolkit.series.step_records import StepTable
+
+    Floats = NDArray[float64]
+
+# Ranks whose times of one step differ by more than this share do not train in step: no wait is derived.
+IN_STEP = 0.25
+LEAST_DIFFERENCE_S = 0.01
+NAMES = ("start-up", "data", "straggler", "checkpoints", "lost", "idle", "training")
+
+
+class Facts(Record, frozen=True, kw_only=True):
+    """Times of a job, seconds since the epoch. `failures`: those that ended attempts, ascending; `failed`: the last of
+    them ended the job. `saved`: when a checkpoint was seen, besides those that steps tell of. `ranks_began`: when the
+    first rank of each host was started, for hosts whose steps were not measured. `interrupted`: the platform took the
+    hosts, so that nothing but `saved` outlived them."""
+
+    start_s: float
+    end_s: float
+    failures: tuple[float, ...] = ()
+    failed: bool = False
+    saved: tuple[float, ...] = ()
+    ranks_began: Mapping[str, float] = {}
+    interrupted: bool = False
+
+
+def divide(facts: Facts, hosts: Sequence[str], tables: "Mapping[str, StepTable]") -> dict[str, dict[str, float]]:
+    """Return for each of *hosts* the seconds of each of NAMES. What they lack of the job's time is unexplained."""
+    ranks = [(host, _Rank(facts, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
+    saved = _saved(facts, [rank for _, rank in ranks])
+    for _, rank in ranks:
+        rank.saved = saved
+    _waits([rank for _, rank in ranks])
+    divided = {}
+    for host in hosts:
+        own = [rank.parts() for each, rank in ranks if each == host]
+        divided[host] = (
+            {name: sum(parts[name] for parts in own) / len(own) for name in NAMES}
+            if own
+            else _without_steps(facts, facts.ranks_began.get(host))
+        )
+    return divided
+
+
+def _without_steps(facts: Facts, began_s: float | None) -> dict[str, float]:
+    parts = dict.fromkeys(NAMES, 0.0)
+    if began_s is not None:
+        parts["start-up"] = _clipped(facts, facts.start_s, began_s)
+    if facts.failed:
+        parts["idle"] = _clipped(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
+    if facts.interrupted:
+        parts["start-up"] = _clipped(facts, facts.start_s, facts.end_s if began_s is None else began_s)
+        parts["lost"] = _clipped(facts, max((began_s or facts.end_s, *facts.saved)), facts.end_s)
+    return parts
+
+
+def _clipped(facts: Facts, start_s: float, end_s: float) -> float:
+    return max(min(end_s, facts.end_s) - max(start_s, facts.start_s), 0.0)
+
+
+class _Rank:
+    """The steps of one rank as arrays: begin, duration, and the parts of each, none of which overlap."""
+
+    def __init__(self, facts: Facts, table: "StepTable") -> None:
+        np = numpy()
+        self._facts = facts
+        last_s = facts.failures[-1] if facts.failed else facts.end_s
+        inside = table.where((table.end_s > facts.start_s) & (table.end_s <= min(last_s, facts.end_s)))
+        self.end_s: Floats = inside.end_s
+        before = np.concatenate(([facts.start_s], self.end_s[:-1]))
+        begin = np.where(np.isnan(inside.step_s), self.end_s, self.end_s - inside.step_s)
+        self.begin_s: Floats = np.maximum(begin, before)
+        self.step_s: Floats = self.end_s - self.begin_s
+        self.attempt = (
+            np.searchsorted(np.asarray(facts.failures), self.end_s) if facts.failures else np.zeros(len(before), int)
+        )
+        self.key = self.attempt.astype("i8") * (1 << 40) + inside.step
+        parts = [inside.checkpoint_s, inside.data_s, inside.forward_s, inside.backward_s, inside.optimizer_s]
+        self.is_divided: NDArray[bool_] = ~np.isnan(np.stack([inside.forward_s, inside.backward_s])).all(axis=0)
+        left = self.step_s
+        fitted = []
+        for (
+            part
+        ) in parts:  # Measured by another clock reading than the step's end: none may be longer than what is left.
+            fitted.append(np.clip(np.nan_to_num(part), 0.0, left))
+            left = left - fitted[-1]
+        self.checkpoint_s, self.data_s, self.forward_s, self.backward_s, self.optimizer_s = fitted
+        self.wait_s: Floats = np.zeros(len(self.end_s))
+        self.saved: tuple[float, ...] = ()
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each of NAMES."""
+        np = numpy()
+        facts = self._facts
+        parts = dict.fromkeys(NAMES, 0.0)
+        lost = np.zeros(len(self.end_s))
+        previous_s = facts.start_s
+        attempts = len(facts.failures) + (not facts.failed)
+        for attempt in range(attempts):
+            own = np.flatnonzero(self.attempt == attempt)
+            failed_s = facts.failures[attempt] if attempt < len(facts.failures) else None
+            gap = "idle" if attempt else "start-up"
+            if not len(own):
+                if failed_s is not None:
+                    parts[gap] += _clipped(facts, previous_s, failed_s)
+                    previous_s = failed_s
+                continue
+            parts[gap] += _clipped(facts, previous_s, float(self.begin_s[own[0]]))
+            if failed_s is not None:
+                kept_s = max((at for at in self.saved if at <= failed_s), default=0.0)
+                lost[own] = np.clip(self.end_s[own] - np.maximum(self.begin_s[own], kept_s), 0.0, None)
+                parts["lost"] += _clipped(facts, max(float(self.end_s[own[-1]]), kept_s), failed_s)
+                previous_s = failed_s
+        if facts.failed:
+            parts["idle"] += _clipped(facts, facts.failures[-1], facts.end_s)
+        left = self.step_s - lost
+        saving = np.minimum(self.checkpoint_s, left)
+        # A step within which a checkpoint was saved is lost from there on; saving comes first.
+        whole = self.step_s - self.checkpoint_s
+        share = np.divide(left - saving, whole, out=np.zeros(len(left)), where=whole > 0)
+        trained = np.where(
+            self.is_divided,
+            self.forward_s + self.backward_s + self.optimizer_s - self.wait_s,
+            self.step_s - self.checkpoint_s - self.data_s,
+        )
+        parts["data"] += float((self.data_s * share).sum())
+        parts["straggler"] += float((self.wait_s * share).sum())
+        parts["training"] += float((trained * share).sum())
+        parts["checkpoints"] += float(saving.sum())
+        parts["lost"] += float(lost.sum())
+        return parts
+
+
+def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
+    """Return the times at which a checkpoint was complete, of any rank: it serves all."""
+    found = list(facts.saved)
+    for rank in () if facts.interrupted else ranks:
+        which = numpy().flatnonzero(rank.checkpoint_s > 0)
+        # Scripts save after the optimizer's step, which is where the next step begins.
+        found += (rank.begin_s[which] + rank.checkpoint_s[which]).tolist()
+    return tuple(sorted(found))
+
+
+def _once(rank: _Rank) -> "tuple[Any, Any]":
+    """Return the keys of the rank's steps, ascending and each once, and where they are."""
+    np = numpy()
+    order = np.argsort(rank.key, kind="stable")
+    keys = rank.key[order]
+    first = np.diff(keys, prepend=-1) > 0
+    return keys[first], order[first]
+
+
+def _waits(ranks: Sequence[_Rank]) -> None:
+    """Set how long each of *ranks* waited for others in each step that all of them have."""
+    if len(ranks) < 2:
+        return
+    np = numpy()
+    sorted_keys, orders = zip(*(_once(rank) for rank in ranks), strict=True)
+    common = sorted_keys[0]
+    for keys in sorted_keys[1:]:
+        common = np.intersect1d(common, keys, assume_unique=True)
+    if not len(common):
+        return
+    rows = [order[np.searchsorted(keys, common)] for keys, order in zip(sorted_keys, orders, strict=True)]
+
+    def matrix(name: str) -> "Floats":
+        found: Floats = np.stack([getattr(rank, name)[row] for rank, row in zip(ranks, rows, strict=True)])
+        return found
+
+    step, forward, saving, data = matrix("step_s"), matrix("forward_s"), matrix("checkpoint_s"), matrix("data_s")
+    late = matrix("backward_s") + matrix("optimizer_s")
+    ready = step - late
+    apart = step.max(axis=0) - step.min(axis=0)
+    in_step = apart <= np.maximum(IN_STEP * step.max(axis=0), LEAST_DIFFERENCE_S)
+
+    def lesser(ready: "Floats", spent: "Floats") -> "Floats":
+        found: Floats = np.minimum(ready.max(axis=0) - ready, spent - spent.min(axis=0))
+        return found
+
+    waited = np.where(in_step, lesser(data + saving, forward) + lesser(ready, late), 0.0)
+    waited = np.minimum(waited, forward + late)
+    for number, (rank, row) in enumerate(zip(ranks, rows, strict=True)):
+        rank.wait_s[row] = waited[number]

@@ -1,0 +1,103 @@
+"""Charts and heat maps of samples: the columns that were measured, as lines over the time of day."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.commands.report.model import Axis, Chart, HeatMap, Line, Mark
+
+if TYPE_CHECKING:
+    from toolkit.series.sample_reader import Samples
+
+TIME = Axis(name="time", unit="", kind="time")
+# Of a line over a whole job, and of a heat map.
+POINTS, CELLS = 500, 400
+Window = tuple[float, float]
+
+
+def line(
+    samples: "Samples",
+    column: str,
+    name: str,
+    window: Window,
+    *,
+    points: int | None = POINTS,
+    source: str = "",
+    shown: bool = True,
+) -> Line | None:
+    """Return *column* as a line, None if it was never measured in *window*. *points* None: every value."""
+    try:
+        found = samples.series(column, *window, points=points)
+    except KeyError:
+        return None
+    if not len(found.x) or bool((found.mean != found.mean).all()):
+        return None
+    bare = bool(((found.low == found.high) | (found.mean != found.mean)).all())
+    return Line(
+        name=name,
+        x=tuple(found.x.tolist()),
+        mean=tuple(found.mean.tolist()),
+        low=() if bare else tuple(found.low.tolist()),
+        high=() if bare else tuple(found.high.tolist()),
+        source=source,
+        shown=shown,
+    )
+
+
+def chart(
+    name: str,
+    title: str,
+    unit: str,
+    lines: Iterable[Line | None],
+    *,
+    cursor: str,
+    marks: Sequence[Mark] = (),
+    formula: str = "",
+) -> list[Chart]:
+    """Return a chart of those of *lines* that were measured, none if no line was."""
+    measured = tuple(each for each in lines if each is not None)
+    if not measured:
+        return []
+    axis = Axis(name=title, unit=unit, low=0.0, high=100.0 if unit == "percent" and _fits(measured) else None)
+    return [
+        Chart(id=name, title=title, x=TIME, y=axis, lines=measured, marks=tuple(marks), cursor=cursor, formula=formula)
+    ]
+
+
+def heat_map(
+    name: str,
+    title: str,
+    samples: "Samples",
+    rows: Sequence[tuple[str, str]],
+    window: Window,
+    *,
+    cursor: str,
+    marks: Sequence[Mark] = (),
+) -> list[HeatMap]:
+    """Return the heat map of *rows*, (label, column) of percentages; none if nothing was measured."""
+    named, x, values = [], (), []
+    for label, column in rows:
+        found = samples.series(column, *window, points=CELLS)
+        x = x or tuple(found.x.tolist())
+        named.append(label)
+        values.append(tuple(None if value != value else value for value in found.mean.tolist()))
+    if not x:
+        return []
+    return [
+        HeatMap(
+            id=name,
+            title=title,
+            x=TIME,
+            value=Axis(name="busy", unit="percent"),
+            rows=tuple(named),
+            columns=x,
+            values=tuple(values),
+            top=100.0,
+            marks=tuple(marks),
+            cursor=cursor,
+            formula="The mean of each span; darker is busier. The lines above show the extremes.",
+        )
+    ]
+
+
+def _fits(lines: Sequence[Line]) -> bool:
+    return all(value <= 100.0 for line in lines for value in (line.high or line.mean) if value == value)

@@ -1,0 +1,131 @@
+"""What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.commands.jobs.data import HostData, JobData
+from toolkit.commands.jobs.logs import tail
+from toolkit.commands.jobs.records import samples
+from toolkit.commands.report.sections import diagnosed, traced
+from toolkit.commands.report.sections.traced import Traced
+from toolkit.metrics.sample import Sample
+from toolkit.series.arrays import has_numpy
+from toolkit.series.finding import Finding
+
+if TYPE_CHECKING:
+    from toolkit.series.sample_reader import Samples
+    from toolkit.series.step_records import StepTable
+
+NO_NUMPY = (
+    "The measurements of this job cannot be read without numpy. Install it: "
+    "pip install 'container-training-toolkit[report]'."
+)
+NO_MONITOR = (
+    "Nothing was measured: the system monitor was off, or the job ended before its first sample. `toolkit run` has it "
+    "on; elsewhere set TOOLKIT_MONITOR=1 or give the job a profilerconfig.json (docs/monitor.md)."
+)
+
+
+class Material:
+    """A job and its open files. *now_s*: the time, seconds since the epoch. *price*: of one host for an hour."""
+
+    def __init__(self, job: JobData, *, now_s: float, price: float | None = None) -> None:
+        self.job = job
+        self.now_s = now_s
+        self.price = price
+
+    @property
+    def start_s(self) -> float | None:
+        """When the job began."""
+        return self.job.start_s
+
+    @property
+    def end_s(self) -> float | None:
+        """When the job ended; now, if it still runs."""
+        return self.now_s if self.job.status == "running" else self.job.end_s
+
+    @property
+    def failed_s(self) -> float | None:
+        """When the first failure happened, None if nothing failed or nobody noted it."""
+        outcome = self.job.outcome
+        if outcome is None or outcome.status != "failed":
+            return None
+        return outcome.cause.failed_ns / 1e9 if outcome.cause.failed_ns else None
+
+    @property
+    def blamed(self) -> HostData | None:
+        """The host of the cause, None if there is no failure or no single host."""
+        return next((host for host in self.job.hosts if host.name == self.job.failed_host), None)
+
+    @cached_property
+    def metrics(self) -> dict[str, list[Sample]]:
+        """All captured values by metric, by time."""
+        found: dict[str, list[Sample]] = {}
+        for each in samples(self.job.folder):
+            found.setdefault(each.name, []).append(each)
+        return found
+
+    @cached_property
+    def samples(self) -> "dict[str, Samples]":
+        """The samples of each host that has any, by the host's name."""
+        if not self._has_numpy:
+            return {}
+        from toolkit.series import measured
+
+        found = {host.name: measured.of_host(host.monitor, host.name) for host in self.job.hosts}
+        return {name: each for name, each in found.items() if each.span() is not None}
+
+    @cached_property
+    def steps(self) -> "dict[str, StepTable]":
+        """The steps of each host that has any, by the host's name."""
+        if not self._has_numpy:
+            return {}
+        from toolkit.series import step_records as files
+
+        found = {host.name: files.read(host.monitor / "steps") for host in self.job.hosts}
+        return {name: each for name, each in found.items() if len(each)}
+
+    @cached_property
+    def ranks(self) -> "dict[int, tuple[str, StepTable]]":
+        """The host and the steps of each rank that has any, by the rank."""
+        return {rank: (host, table.of(rank)) for host, table in self.steps.items() for rank in table.ranks}
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the rules found, by time. While the job runs, the monitor's own findings are enough."""
+        if self.job.status == "running" or not self._has_numpy:
+            return diagnosed.live(self.job)
+        return diagnosed.after_the_fact(self.job)
+
+    @property
+    def why_unmeasured(self) -> str:
+        """Why there are no samples or steps, and what would provide them."""
+        if not self._has_numpy and any(host.is_monitored for host in self.job.hosts):
+            return NO_NUMPY
+        return NO_MONITOR
+
+    @cached_property
+    def _has_numpy(self) -> bool:
+        return has_numpy()
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The traces of the profiler."""
+        return traced.read(self.job)
+
+    def log_file(self, host: HostData) -> Path | None:
+        """Return the file of what *host* printed; of rank files, that of the rank of the cause or of the first."""
+        rank = self.job.outcome.cause.rank if self.job.outcome else None
+        named = (path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}"))
+        return next(named, host.logs[0] if host.logs else None)
+
+    def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
+        """Return the last *lines* lines of that file, masked."""
+        path = self.log_file(host)
+        if path is None:
+            return ()
+        try:
+            return tail(path, lines, self.job.mask)
+        except OSError as error:
+            return (f"({path.name} cannot be read: {error.strerror})",)

@@ -1,0 +1,78 @@
+"""Memory operations of traces: copies between host and GPU, memsets, allocations."""
+
+from toolkit.commands.report.model import Block, Column, Table, Words
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.traced import Traced
+from toolkit.traces.figures import Figures, figures
+
+MISSING = (
+    "No trace holds memory operations. Traces of a GPU hold copies and memsets; allocations are in traces of "
+    "torch.profiler with profile_memory=True. The memory of hosts and GPUs over time is under System."
+)
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "memory"."""
+    return of_traces(material.traced)
+
+
+def of_traces(traced: Traced) -> list[Block]:
+    """Return the blocks of *traced*."""
+    all_figures = [figures(trace) for trace in traced.traces]
+    made: list[Block] = []
+    if any(each.copies for each in all_figures):
+        made.append(_copies(all_figures))
+    if any(each.memory for each in all_figures):
+        made.append(_allocations(all_figures))
+    return made or [Words(text=MISSING)]
+
+
+def _copies(ran: list[Figures]) -> Table:
+    rows = tuple(
+        (
+            each.rank or 0,
+            copies.name,
+            copies.count,
+            copies.bytes,
+            copies.total_s * 1e3,
+            copies.bytes / copies.total_s if copies.total_s else None,
+        )
+        for each in ran
+        for copies in each.copies
+    )
+    columns = (
+        Column(name="rank"),
+        Column(name="operation"),
+        Column(name="times"),
+        Column(name="bytes", unit="bytes"),
+        Column(name="time", unit="ms", formula="sum of its times on the GPU"),
+        Column(name="rate", unit="bytes/s", formula="bytes / time"),
+    )
+    note = "Copies from pageable memory are slower than from pinned memory: DataLoader(pin_memory=True)."
+    pageable = any("Pageable" in copies.name for each in ran for copies in each.copies)
+    title = "Memory operations on the GPU"
+    return Table(id="memory-operations", title=title, columns=columns, rows=rows, note=note if pageable else "")
+
+
+def _allocations(ran: list[Figures]) -> Table:
+    rows = tuple(
+        (
+            each.rank or 0,
+            memory.device,
+            memory.allocations,
+            memory.allocated_bytes,
+            memory.allocated_bytes - memory.freed_bytes,
+            memory.peak_bytes,
+        )
+        for each in ran
+        for memory in each.memory
+    )
+    columns = (
+        Column(name="rank"),
+        Column(name="device"),
+        Column(name="allocations"),
+        Column(name="allocated", unit="bytes", formula="sum of all allocations in the window"),
+        Column(name="not freed", unit="bytes", formula="allocated less freed in the window"),
+        Column(name="peak", unit="bytes", formula="the most that torch's allocator had in use"),
+    )
+    return Table(id="memory-allocations", title="Allocations", columns=columns, rows=rows)

@@ -1,0 +1,150 @@
+"""Loss and other captured metrics, by step where the log says the step, else by time."""
+
+import math
+import re
+
+from toolkit.commands.report.model import Axis, Block, Chart, Column, Line, Table, Words
+from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.thin import line
+from toolkit.commands.report.sections.words import duration, many
+from toolkit.metrics.sample import Sample
+
+MOST_LINES = 16
+# More metrics than these are folded: the reader opens them.
+MOST_CHARTS = 12
+# What people look at first, by a part of the name; the other names follow by the alphabet.
+FIRST = (
+    "loss",
+    "acc",
+    "f1",
+    "auc",
+    "perplexity",
+    "bleu",
+    "error",
+    "val",
+    "eval",
+    "reward",
+    "throughput",
+    "per_s",
+    "lr",
+)
+MISSING = (
+    "No metric was captured. Give metric definitions, for example --metric 'loss=loss=([-+.0-9a-z]+)' "
+    "(docs/metrics.md; `toolkit metrics try` shows what a regex finds in a log)."
+)
+Place = tuple[str, int | None]
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "metrics"."""
+    if not material.metrics:
+        return [Words(text=MISSING)]
+    several = len(material.job.hosts) > 1
+    names = sorted(material.metrics, key=lambda name: _place(material, name))
+    made: list[Block] = [_table(material, names)]
+    for name in names[:MOST_CHARTS]:
+        made += _odd(material, name)
+        made.append(_chart(material, name, several))
+    more = names[MOST_CHARTS:]
+    odd = [name for name in more if _first_odd(material, name) is not None]
+    if odd:
+        made.append(
+            Words(text=f"{many(len(odd), 'more metric')} became NaN or infinite: {', '.join(odd)}.", tone="warn")
+        )
+    return made + [_chart(material, name, several, folded=True) for name in more]
+
+
+def _place(material: Material, name: str) -> tuple[int, bool, list[str | int]]:
+    """Return where *name* stands: FIRST in its order, then what became NaN or infinite; layer2 before layer10."""
+    low = name.lower()
+    known = next((at for at, part in enumerate(FIRST) if part in low), len(FIRST))
+    numbered = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", low)]
+    return known, _first_odd(material, name) is None, numbered
+
+
+def _table(material: Material, names: list[str]) -> Table:
+    rows = []
+    for name in names:
+        values = [each.value for each in material.metrics[name] if math.isfinite(each.value)]
+        last = material.metrics[name][-1].value
+        rows.append(
+            (
+                name,
+                len(material.metrics[name]),
+                values[0] if values else None,
+                min(values, default=None),
+                max(values, default=None),
+                last if math.isfinite(last) else str(last),
+            )
+        )
+    columns = ("metric", "values", "first", "least", "greatest", "last")
+    return Table(
+        id="metric-values",
+        title="Values",
+        columns=tuple(Column(name=each) for each in columns),
+        rows=tuple(rows),
+        note="All ranks together, by time. NaN and infinity count as values, but not for least and greatest.",
+    )
+
+
+def _odd(material: Material, name: str) -> list[Block]:
+    """Return a warning if *name* became NaN or infinite."""
+    odd = _first_odd(material, name)
+    if odd is None:
+        return []
+    at = f"step {odd.step}" if odd.step is not None else _after(material, odd)
+    rank = "" if odd.rank is None else f", rank {odd.rank}"
+    return [Words(text=f"{name} was {odd.value} at {at} (host {odd.host}{rank}) for the first time.", tone="warn")]
+
+
+def _first_odd(material: Material, name: str) -> Sample | None:
+    return next((each for each in material.metrics[name] if not math.isfinite(each.value)), None)
+
+
+def _after(material: Material, sample: Sample) -> str:
+    return f"{duration(sample.time_s - (material.start_s or sample.time_s))} after the start"
+
+
+def _chart(material: Material, name: str, several: bool, *, folded: bool = False) -> Chart:
+    found = material.metrics[name]
+    by_step = all(each.step is not None for each in found)
+    start_s = material.start_s or found[0].time_s
+    groups: dict[Place, list[Sample]] = {}
+    for each in found:
+        groups.setdefault((each.host, each.rank), []).append(each)
+    lines: list[Line] = []
+    for place in sorted(groups, key=lambda each: (-1 if each[1] is None else each[1], each[0]))[:MOST_LINES]:
+        own = _ascending(groups[place]) if by_step else groups[place]
+        x = [float(each.step or 0) if by_step else each.time_s - start_s for each in own]
+        source = f"metrics.jsonl of host {place[0]}, name {name}"
+        lines.append(line(_label(place, several), x, [each.value for each in own], source=source))
+    formula = (
+        "Each value as captured from the log, over its step." if by_step else "Each value over the time it was read."
+    )
+    if len(groups) > MOST_LINES:
+        formula += f" The first {MOST_LINES} of {len(groups)} ranks."
+    return Chart(
+        id=f"metric-{name}",
+        title=name,
+        x=Axis(name="step", kind="step") if by_step else Axis(name="time since the start", unit="s", kind="elapsed"),
+        y=Axis(name=name),
+        lines=tuple(lines),
+        marks=() if by_step else tuple(marks(material)),
+        cursor="step" if by_step else "elapsed",
+        formula=formula,
+        folded=folded,
+    )
+
+
+def _ascending(found: list[Sample]) -> list[Sample]:
+    """Return *found* by step; a step that was repeated after a restart has its newest value."""
+    newest = {each.step: each for each in found}
+    return sorted(newest.values(), key=lambda each: each.step or 0)
+
+
+def _label(place: Place, several: bool) -> str:
+    host, rank = place
+    if rank is None:
+        return host
+    return f"rank {rank} ({host})" if several else f"rank {rank}"

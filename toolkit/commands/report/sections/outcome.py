@@ -1,0 +1,276 @@
+"""The first screen: how the job ended, why, who, and what to do about it."""
+
+import re
+from collections import Counter
+
+from toolkit.commands.jobs.data import HostData, JobData
+from toolkit.commands.report.model import Block, Cell, Column, Lines, Table, Tone, Words
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.words import duration, first_line, many, utc
+from toolkit.job.report import Interruption, seconds_of, spot_words
+from toolkit.series.debugger_names import files_of
+
+TONES: dict[str, Tone] = {
+    "succeeded": "good",
+    "failed": "bad",
+    "stopped": "warn",
+    "running": "plain",
+    "unfinished": "bad",
+    "vanished": "bad",
+}
+TRACEBACK_LINES = 30
+# SecondaryStatus of DescribeTrainingJob.
+LIMITS = {
+    "MaxRuntimeExceeded": "the job reached its time limit (MaxRuntimeInSeconds): ",
+    "MaxWaitTimeExceeded": "the job reached its limit of training and waiting together (MaxWaitTimeInSeconds): ",
+}
+_MESSAGE = re.compile(r'ErrorMessage "(?P<text>.*?)"(?:\nExtraInfo "(?P<extra>.*?)")?(?:\nCommand |\n\n|\Z)', re.DOTALL)
+UNFINISHED = (
+    "The job left no report and does not run any more: its container, its machine, or `toolkit run` itself was killed."
+)
+# A copy of profiler-output, as S3 has it.
+DEBUGGER_ALONE = "Only SageMaker Debugger's files of this job are here, so that how it ended is not known."
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "outcome"."""
+    job = material.job
+    made: list[Block] = []
+    if job.status not in ("succeeded", "running"):
+        made.append(_cause(job))
+        made += _who(job)
+    made += _when(material)
+    made.append(_hosts(job))
+    made += _interruptions(material)
+    made += _restarts(material)
+    traceback = job.outcome.cause.traceback if job.outcome and job.status != "succeeded" else ""
+    if traceback.strip():
+        lines = job.mask(traceback).strip("\n").splitlines()
+        cut = lines[-TRACEBACK_LINES:]
+        title = "Traceback" if len(cut) == len(lines) else f"Traceback, its last {len(cut)} of {len(lines)} lines"
+        made.append(Lines(id="traceback", title=title, lines=tuple(cut)))
+    made += [Words(name="Note", text=job.mask(note), tone="warn") for note in _notes(job)]
+    return made
+
+
+def summary(material: Material) -> str:
+    """Return what happened to the job in one sentence."""
+    job = material.job
+    span = _span(material)
+    if job.status == "succeeded":
+        who = "The job" if len(job.hosts) == 1 else f"Each of {len(job.hosts)} hosts"
+        counts = ((len(job.restarts), "restart"), (len(job.interruptions), "spot interruption"))
+        told = " and ".join(many(count, word) for count, word in counts if count)
+        return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {told}' if told else ''}."
+    if job.waits_since_s is not None:
+        return f"The job was interrupted, and waits for new hosts{f', {span} after its start' if span else ''}."
+    if job.status == "running":
+        return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
+    who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")
+    if job.status == "stopped" and who and "stopped by" in cause:
+        who = ""
+    at_s = material.failed_s
+    when = f"{duration(at_s - job.start_s)} after the start" if at_s and job.start_s and at_s >= job.start_s else ""
+    where = ", ".join(filter(None, (who, when)))
+    if job.status == "stopped" and not where:
+        return f"{cause[:1].upper()}{cause[1:]}."
+    return f"{where[:1].upper()}{where[1:]}: {cause}." if where else f"{cause}."
+
+
+def cause_text(job: JobData) -> str:
+    """Return why the job ended as it did, as whole as it is known."""
+    vanished = [host.name for host in job.hosts if host.status == "vanished"]
+    if job.status == "failed" and job.failed_host in vanished:
+        return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."
+    outcome = job.outcome
+    if outcome is not None and outcome.status != "succeeded" and (outcome.cause.text or outcome.text):
+        limit = LIMITS.get(job.stopped_by, "")
+        return _as_inside(job, job.mask(limit + (outcome.cause.text or outcome.text)))
+    if job.reason:
+        found = _MESSAGE.search(job.reason)
+        return found["text"] if found else job.reason.partition(": ")[2] or job.reason
+    if job.status == "stopped":
+        return f"The platform stopped the job ({job.stopped_by})." if job.stopped_by else "The job was stopped."
+    if job.status == "unfinished":
+        return DEBUGGER_ALONE if _debugger_alone(job) else UNFINISHED
+    return next((job.mask(host.cause) for host in job.hosts if host.cause), "Nothing says why.")
+
+
+def culprit(job: JobData) -> str:
+    """Return "rank 1 of host algo-2", "host algo-2", or "" where no one is named."""
+    host = "" if job.failed_host in ("", "host 1") else job.failed_host
+    if any(each.name == host and each.status == "vanished" for each in job.hosts):
+        return ""
+    outcome = job.outcome
+    process = ""
+    if outcome is not None and outcome.status == "failed":
+        process = f"rank {outcome.cause.rank}" if outcome.cause.rank is not None else outcome.cause.process
+    if process and host:
+        return f"{process} of host {host}"
+    return process or (f"host {host}" if host else "")
+
+
+def _as_inside(job: JobData, text: str) -> str:
+    """Return *text* with /opt/ml for a simulated host's folder: shorter, and as the script's author knows it."""
+    for host in job.hosts:
+        for folder in dict.fromkeys((host.output.parent, host.output.parent.resolve())):  # It may lie behind a link.
+            text = text.replace(str(folder), "/opt/ml")
+    return text
+
+
+def _debugger_alone(job: JobData) -> bool:
+    if job.status != "unfinished" or not job.hosts:
+        return False
+    return all(files_of(host.output) and not host.is_measured for host in job.hosts)
+
+
+def _cause(job: JobData) -> Words:
+    advice = job.outcome.cause.advice if job.outcome else ""
+    if _debugger_alone(job):
+        advice = "The platform's description of the job has its status and the reason of a failure."
+    elif job.status == "unfinished" and not advice:
+        advice = (
+            "Look for what killed it: the machine's kernel log (dmesg) for out of memory, the orchestrator's events "
+            "for an eviction or a lost node."
+        )
+    return Words(name="Cause", text=cause_text(job), tone=TONES[job.status], advice=advice)
+
+
+def _who(job: JobData) -> list[Block]:
+    outcome = job.outcome
+    made: list[Block] = []
+    if any(each.name == job.failed_host and each.status == "vanished" for each in job.hosts):
+        made.append(Words(name="Where", text=f"host {job.failed_host}"))
+    elif outcome is None or outcome.status == "succeeded":
+        found = _MESSAGE.search(job.reason)
+        if found and found["extra"]:
+            made.append(Words(name="Where", text=found["extra"]))
+    else:
+        cause = outcome.cause
+        rank = f"rank {cause.rank}" if cause.rank is not None else cause.process
+        if cause.rank is not None and cause.local_rank is not None:
+            rank += f" (local rank {cause.local_rank})"
+        pid = f"pid {cause.pid}" if cause.pid is not None else ""
+        place = ", ".join(filter(None, (f"host {outcome.host}" if outcome.host else "", rank, pid)))
+        where = ": ".join(filter(None, (place, cause.ended)))
+        if cause.identical_failures:
+            where += f"; {many(cause.identical_failures, 'more rank')} with the same traceback"
+        if where:
+            made.append(Words(name="Where", text=job.mask(where)))
+    if job.exit_code is not None:
+        kind = f" ({outcome.cause.kind})" if outcome is not None and outcome.cause.kind else ""
+        made.append(Words(name="Exit code", text=f"{job.exit_code}{kind}"))
+    return made
+
+
+def _when(material: Material) -> list[Block]:
+    job = material.job
+    if job.start_s is None:
+        return []
+    text = f"started {utc(job.start_s)}"
+    if material.failed_s is not None and material.failed_s >= job.start_s:
+        text += f", failed {utc(material.failed_s)} ({duration(material.failed_s - job.start_s)} after the start)"
+    if job.end_s is not None:
+        text += f", ended {utc(job.end_s)} ({duration(job.end_s - job.start_s)} after the start)"
+    elif job.status == "running":
+        text += f", has run for {duration(material.now_s - job.start_s)}"
+    return [Words(name="Time", text=text)]
+
+
+def _span(material: Material) -> str:
+    if material.start_s is None or material.end_s is None:
+        return ""
+    return duration(material.end_s - material.start_s)
+
+
+def _hosts(job: JobData) -> Table:
+    return Table(
+        id="hosts",
+        title="Hosts",
+        columns=(Column(name="host"), Column(name="status"), Column(name="exit code"), Column(name="on this host")),
+        rows=tuple((host.name, host.status, host.exit_code, job.mask(_own(host))) for host in job.hosts),
+    )
+
+
+def _own(host: HostData) -> str:
+    """Return what happened on *host* itself, "" if that is all its status says."""
+    if host.cause:
+        return host.cause
+    outcome = host.outcome
+    if outcome is None or outcome.status == "succeeded":
+        return ""
+    if outcome.here:
+        return outcome.here
+    cause = outcome.cause
+    return f"{cause.process} {cause.ended}".strip() if cause.ended else first_line(cause.text)
+
+
+def _interruptions(material: Material) -> list[Block]:
+    """Return what the spot interruptions of the job were, and what they saved and cost."""
+    job = material.job
+    if not job.managed_spot or job.was_interrupted or material.start_s is None or material.end_s is None:
+        return []
+    training_s = (material.end_s - material.start_s) * len(job.hosts)
+    words = spot_words(round(training_s, 3), round(job.billable(material.now_s) or 0.0, 3))
+    made: list[Block] = [Words(name="Managed spot training", text="; ".join(words))]
+    if not job.interruptions:
+        return made
+    rows = tuple(_interruption(number, each) for number, each in enumerate(job.interruptions, 1))
+    columns = (
+        Column(name="number"),
+        Column(name="SIGTERM"),
+        Column(name="training", unit="s", formula="for how long the hosts of this start ran"),
+        Column(name="checkpoint's age", unit="s", formula="from the last change of a checkpoint to the hosts' end"),
+        Column(name="pause", unit="s", formula="from the hosts' end to the next start"),
+        Column(name="exit codes"),
+        Column(name="kept in"),
+    )
+    note = (
+        "Metrics and where the time went are of all starts, everything else is of the last one. An earlier one has a "
+        "page of its own: toolkit report JOBDIR/interrupted/1"
+    )
+    return [*made, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
+
+
+def _interruption(number: int, each: Interruption) -> tuple[Cell, ...]:
+    stopped_s, ended_s, saved_s, resumed_s = map(
+        seconds_of, (each.time, each.end_time, each.checkpoint_time, each.resumed_time)
+    )
+    codes = Counter(host.exit_code for host in each.hosts.values())
+    return (
+        number,
+        None if stopped_s is None else utc(stopped_s),
+        each.training_seconds,
+        None if saved_s is None or ended_s is None else max(ended_s - saved_s, 0.0),
+        None if resumed_s is None or ended_s is None else max(resumed_s - ended_s, 0.0),
+        ", ".join(f"{code} ({many(count, 'host')})" if len(codes) > 1 else str(code) for code, count in codes.items()),
+        each.folder,
+    )
+
+
+def _restarts(material: Material) -> list[Block]:
+    job = material.job
+    if not job.restarts:
+        return []
+    rows = tuple(
+        (
+            restart.attempt,
+            utc(restart.failed_ns / 1e9) if restart.failed_ns else None,
+            restart.host,
+            restart.rank if restart.rank is not None else restart.process,
+            restart.exit_code,
+            _as_inside(job, job.mask(first_line(restart.cause))),
+        )
+        for restart in job.restarts
+    )
+    names = ("attempt", "failure before it", "host", "rank", "exit code", "cause")
+    return [Table(id="restarts", title="Restarts", columns=tuple(Column(name=name) for name in names), rows=rows)]
+
+
+def _notes(job: JobData) -> list[str]:
+    notes = list(job.notes)
+    if job.outcome is not None:
+        notes += [note for note in job.outcome.notes if note not in notes]
+        if job.outcome.lost_bytes:
+            notes.append(f"{job.outcome.lost_bytes} bytes of a host's output did not reach its console.")
+    return notes

@@ -1,0 +1,289 @@
+"""A partition decision, drawn: what each device has, which module is on which device, what crosses between them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from toolkit import __version__
+from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Column, Page, Section, Table, Words
+from toolkit.commands.report.sections.words import many
+from toolkit.parallelism import cost
+from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.tree import Module
+
+LEAST = 0.05  # Percent: narrower boxes are left out.
+LEVELS = 4  # Of modules in the drawing, below the row of devices.
+KINDS = 7  # Colours.
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+ROOT = "(model)"
+SHARE = "Weight x share of the model's memory + (1 - weight) x share of its time, transfers included at both ends."
+
+
+def page(decision: Decision, title: str, *, now_s: float) -> Page:
+    """Return the page of `toolkit partition show`. *now_s*: seconds since the epoch."""
+    tree = decision.tree
+    rows = [] if tree is None else _rows(tree, decision)
+    sections = (
+        ("outcome", "Decision", (*_facts(decision), *blocks(decision))),
+        ("modules", "Modules", (_modules(rows),) if rows else ()),
+    )
+    return Page(
+        title=title,
+        status="edited" if decision.is_edited else decision.method,
+        tone="plain",
+        summary=f"{many(decision.devices, 'partition')}. {reason(decision)}",
+        sections=tuple(Section(id=name, title=head, blocks=its) for name, head, its in sections if its),
+        made_by=f"toolkit {__version__}",
+        made_at_s=now_s,
+    )
+
+
+def blocks(decision: Decision) -> tuple[Block, ...]:
+    """Return the drawing of *decision* and its tables of devices and transfers."""
+    tree = decision.tree
+    if tree is None:
+        return (_named(decision),)
+    made: list[Block] = [_devices(decision, tree), _drawing(decision, tree)]
+    if decision.cuts:
+        made.append(_cuts(decision))
+    return tuple(made)
+
+
+def _facts(decision: Decision) -> tuple[Words, ...]:
+    facts = (
+        ("Method", f"{decision.method}: {METHODS.get(decision.method, 'unknown')}{EDITED * decision.is_edited}"),
+        ("Weight of memory", f"{decision.memory_weight:g} (1: memory alone, 0: time alone)"),
+        ("Measured by", decision.profiled_by),
+        ("Fingerprint", decision.fingerprint),
+    )
+    return tuple(Words(name=name, text=text) for name, text in facts if text)
+
+
+EDITED = "; the assignment was edited afterwards"
+METHODS = {
+    "tree": "the published tree method",
+    "contiguous": "the best cut of the modules in order of execution",
+    "manual": "the script's own",
+}
+
+
+def reason(decision: Decision) -> str:
+    """Return why the modules are where they are, in a sentence or two."""
+    if not decision.is_edited:
+        return decision.reason
+    found = f"The assignment was edited: it is no longer that of the {decision.method} method."
+    if decision.tree is None:
+        return found
+    loads = cost.loads(decision.tree, decision.assignment, decision.devices)
+    share = max(load.cost(scale_of(decision, decision.tree)) for load in loads)
+    return f"{found} Its busiest partition costs {share:.3f} of the model."
+
+
+def scale_of(decision: Decision, tree: Module) -> cost.Scale:
+    """Return what costs are shares of: the whole model's memory, and its computing and transfers."""
+    loads = cost.loads(tree, decision.assignment, decision.devices)
+    memory = sum(load.parameter_bytes + load.activation_bytes for load in loads)
+    time_s = sum(load.compute_s + load.transfer_s / 2 for load in loads)
+    is_timed = any(load.compute_s for load in loads)
+    return cost.Scale(memory, time_s, decision.memory_weight if is_timed else 1.0)
+
+
+def _devices(decision: Decision, tree: Module) -> Table:
+    loads = cost.loads(tree, decision.assignment, decision.devices)
+    scale = scale_of(decision, tree)
+    where = cost.devices_of(tree, decision.assignment)
+    owners = [where[module.name] for module in tree.walk() if cost.own(module).parameter_bytes]
+    shares = [load.cost(scale) for load in loads]
+    mean = sum(shares) / len(shares)
+    balance = f"The busiest partition has {max(shares) / mean:.2f} times the mean. " if mean else ""
+    return Table(
+        id="devices",
+        title="Load of each partition, one microbatch",
+        columns=(
+            Column(name="partition"),
+            Column(name="modules", formula="Modules with parameters of their own."),
+            Column(name="parameters", unit="bytes"),
+            Column(name="activations", unit="bytes", formula="What the backward pass needs saved."),
+            Column(name="computing", unit="s", formula="Forward and backward."),
+            Column(name="transfers", unit="s", formula=f"{cost.MESSAGE_S * 1e6:g} us a message, 1 s a GB, both ways."),
+            Column(name="cost", unit="percent", formula=SHARE),
+        ),
+        rows=tuple(
+            (
+                load.device,
+                owners.count(load.device),
+                load.parameter_bytes,
+                load.activation_bytes,
+                load.compute_s,
+                load.transfer_s,
+                100 * share,
+            )
+            for load, share in zip(loads, shares, strict=True)
+        ),
+        note=f"{balance}Cost: share of the whole model's.",
+    )
+
+
+def _drawing(decision: Decision, tree: Module) -> Boxes:
+    """Return the tree as boxes in rows, each as wide as its cost; the first row has the devices."""
+    where = cost.devices_of(tree, decision.assignment)
+    scale = scale_of(decision, tree)
+    levels: list[list[Box]] = [[] for _ in range(LEVELS + 1)]
+
+    def visit(module: Module, level: int, start: float) -> float:
+        """Add the boxes of *module*, which begins at *start*; return its end."""
+        alone = cost.own(module)
+        at = start + 100 * scale.cost(alone.memory_bytes, alone.compute_s)
+        _devices_row(levels[0], where[module.name], start, at)
+        for child in module.children:
+            at = visit(child, level + 1, at)
+        if 1 <= level <= LEVELS and at - start >= LEAST:
+            levels[level].append(_box(module, level, where[module.name], start, at))
+        return at
+
+    visit(tree, 0, 0.0)
+    rows = [row for row in levels if row]
+    boxes = [box for number, row in enumerate(rows) for box in _placed(row, number)]
+    return Boxes(
+        id="partition",
+        title="Modules by partition, in order of execution, as wide as their cost",
+        x=Axis(name="cost", unit="percent"),
+        rows=("partition", *(f"level {number}" for number in range(1, len(rows)))),
+        boxes=tuple(boxes),
+        kinds=tuple(f"partition {device}" for device in range(min(decision.devices, KINDS))),
+        key="The characters are the numbers of partitions.",
+        formula=SHARE,
+    )
+
+
+def _box(module: Module, level: int, device: int, start: float, end: float) -> Box:
+    return Box(
+        row=level,
+        start=start,
+        end=end,
+        kind=device % KINDS,
+        mark=DIGITS[device % len(DIGITS)],
+        label=module.name.rpartition(".")[2],
+        text=f"{module.name} ({module.kind}), partition {device}: {end - start:.1f} %",
+    )
+
+
+def _devices_row(row: list[Box], device: int, start: float, end: float) -> None:
+    """Add what lies from *start* to *end* on *device* to the row of devices; neighbours on one device are one box."""
+    if end <= start:
+        return
+    kind = device % KINDS
+    begin = row.pop().start if row and row[-1].label == str(device) else start
+    row.append(
+        Box(
+            row=0,
+            start=begin,
+            end=end,
+            kind=kind,
+            mark=DIGITS[device % len(DIGITS)],
+            label=str(device),
+            text=f"partition {device}: {end - begin:.1f} %",
+        )
+    )
+
+
+def _placed(row: Sequence[Box], number: int) -> Iterator[Box]:
+    import msgspec
+
+    return (msgspec.structs.replace(box, row=number) for box in row)
+
+
+def _rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
+    """Return the rows of the table of modules: a module whole on one device is one row, and so are siblings in a row
+    of one class on one device."""
+    where = cost.devices_of(tree, decision.assignment)
+    rows: list[tuple[Cell, ...]] = []
+
+    def is_whole(module: Module) -> bool:
+        return all(where[each.name] == where[module.name] for each in module.walk())
+
+    def visit(module: Module, depth: int) -> None:
+        rows.append(_row([module], depth, str(where[module.name])))
+        if is_whole(module):
+            return
+        for (kind, whole, device), run in groupby(
+            module.children, key=lambda child: (child.kind, is_whole(child), where[child.name])
+        ):
+            siblings = list(run)
+            if whole and len(siblings) > 1 and kind:
+                rows.append(_row(siblings, depth + 1, str(device)))
+            else:
+                for child in siblings:
+                    visit(child, depth + 1)
+
+    visit(tree, 0)
+    return rows
+
+
+def _row(siblings: list[Module], depth: int, device: str) -> tuple[Cell, ...]:
+    first, last = siblings[0].name, siblings[-1].name.rpartition(".")[2]
+    name = first or ROOT if len(siblings) == 1 else f"{first} to {last}"
+    return (
+        f"{'· ' * depth}{name}",
+        siblings[0].kind,
+        device,
+        sum(each.parameter_bytes for each in siblings),
+        sum(each.activation_bytes for each in siblings),
+        sum(each.compute_s for each in siblings),
+    )
+
+
+def _modules(rows: list[tuple[Cell, ...]]) -> Table:
+    return Table(
+        id="tree",
+        title="The tree, down to what is whole in one partition",
+        columns=(
+            Column(name="module"),
+            Column(name="class"),
+            Column(name="partition"),
+            Column(name="parameters", unit="bytes", formula="With everything below; a shared one where it is first."),
+            Column(name="activations", unit="bytes", formula="With everything below."),
+            Column(name="computing", unit="s", formula="Forward and backward, with everything below."),
+        ),
+        rows=tuple(rows),
+        note="A module without parameters runs with the one that calls it.",
+    )
+
+
+def _cuts(decision: Decision) -> Table:
+    return Table(
+        id="cuts",
+        title="What crosses in one forward pass of one microbatch",
+        columns=(
+            Column(name="from partition"),
+            Column(name="to partition"),
+            Column(name="size", unit="bytes", formula="The backward pass sends as much back."),
+            Column(name="messages"),
+        ),
+        rows=tuple((cut.source, cut.target, cut.bytes, cut.calls) for cut in decision.cuts),
+    )
+
+
+def _named(decided: Decision) -> Table:
+    """Return the assignment alone, for a decision without a tree."""
+    rows: list[tuple[Cell, ...]] = []
+    for device in range(decided.devices):
+        names = [name or "(root)" for name, its in decided.assignment.items() if its == device]
+        crossing = sum(cut.bytes for cut in decided.cuts if cut.source == device)
+        rows.append((device, _shortened(names), crossing if decided.cuts else None))
+    return Table(
+        id="partition",
+        title="Modules by partition",
+        columns=(
+            Column(name="partition"),
+            Column(name="modules"),
+            Column(name="sent to others", unit="bytes", formula="In one forward pass of one microbatch."),
+        ),
+        rows=tuple(rows),
+        note="What is not named is in the partition of the module that holds it.",
+    )
+
+
+def _shortened(names: list[str], most: int = 6) -> str:
+    if len(names) <= most:
+        return ", ".join(names) or "(none)"
+    return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} in all)"

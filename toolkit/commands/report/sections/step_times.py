@@ -1,0 +1,208 @@
+"""Step times: how they are distributed, which stand out, and which rank took long in which step."""
+
+from typing import TYPE_CHECKING, Any
+
+from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, HeatMap, Line, Table, Words
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.thin import line
+from toolkit.commands.report.sections.words import duration
+from toolkit.series.arrays import numpy
+
+if TYPE_CHECKING:
+    from toolkit.series.step_records import StepTable
+
+MISSING = (
+    "No steps were measured. With the monitor on, steps are seen where the script uses a torch optimizer, Keras, "
+    "smppy.annotate or toolkit.status.heartbeat (docs/status.md)."
+)
+BINS, COLUMNS, OUTLIERS, MOST_LINES = 40, 200, 10, 16
+PARTS = (
+    ("data_s", "data wait"),
+    ("forward_s", "forward"),
+    ("backward_s", "backward"),
+    ("optimizer_s", "optimizer"),
+    ("checkpoint_s", "checkpoint"),
+)
+OWN = "Step time less what the rank spent in backward and optimizer beyond the fastest rank of that step (its wait)."
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "steps"."""
+    if not material.steps:
+        return [Words(text=MISSING if material.samples else material.why_unmeasured)]
+    ranks = material.ranks
+    made: list[Block] = [_table(ranks), _lines(material, ranks)]
+    made += _distribution(ranks)
+    made += _outliers(material, ranks)
+    made += _heat_map(ranks)
+    return made
+
+
+def _table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
+    np = numpy()
+    rows: list[tuple[Cell, ...]] = []
+    for rank, (host, table) in sorted(ranks.items()):
+        known = table.step_s[~np.isnan(table.step_s)]
+        spread = np.quantile(known, (0.5, 0.95, 1.0)).tolist() if len(known) else [None] * 3
+        means = [_mean(getattr(table, name)) for name, _ in PARTS]
+        rows.append((rank, host, len(table), *spread, *means))
+    heads = (("rank", ""), ("host", ""), ("steps", ""), ("median", "s"), ("95 %", "s"), ("longest", "s"))
+    return Table(
+        id="step-times",
+        title="Step times",
+        columns=(
+            *(Column(name=name, unit=unit) for name, unit in heads),
+            *(Column(name=label, unit="s", formula="mean of the steps in which it was measured") for _, label in PARTS),
+        ),
+        rows=tuple(rows),
+        note="The parts are means of the steps in which each was measured.",
+    )
+
+
+def _lines(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> Chart:
+    start_s = material.start_s or min(float(table.end_s[0]) for _, table in ranks.values())
+    lines = [
+        line(
+            f"rank {rank}",
+            (table.end_s - start_s).tolist(),
+            table.step_s.tolist(),
+            source=f"monitor/steps of host {host}, rank {rank}",
+        )
+        for rank, (host, table) in sorted(ranks.items())[:MOST_LINES]
+    ]
+    return Chart(
+        id="step-time",
+        title="Step time",
+        x=Axis(name="time since the start", unit="s", kind="elapsed"),
+        y=Axis(name="step time", unit="s", low=0.0),
+        lines=tuple(lines),
+        cursor="elapsed",
+        formula="From the end of a step to the end of the next, at the time of its end.",
+    )
+
+
+def _distribution(ranks: "dict[int, tuple[str, StepTable]]") -> list[Chart]:
+    np = numpy()
+    every = np.concatenate([table.step_s for _, table in ranks.values()])
+    every = every[~np.isnan(every)]
+    if len(every) < 2:
+        return []
+    # A few very long steps would squeeze all others into one bar: they stand in the last one.
+    top = min(float(every.max()), 4 * float(np.median(every)))
+    counts, edges = np.histogram(
+        np.minimum(every, top), bins=BINS, range=(float(every.min()), max(top, float(every.min()) * 1.001 + 1e-9))
+    )
+    beyond = int((every > top).sum())
+    more = f" The last bar holds {beyond} steps that are longer still." if beyond else ""
+    return [
+        Chart(
+            id="step-distribution",
+            title="Distribution of step times",
+            x=Axis(name="step time", unit="s"),
+            y=Axis(name="steps", low=0.0),
+            lines=(Line(name="steps", x=tuple(edges[:-1].tolist()), mean=tuple(map(float, counts))),),
+            style="bars",
+            formula=f"Number of steps of all ranks in each of {BINS} spans of equal width.{more}",
+        )
+    ]
+
+
+def _outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> list[Block]:
+    np = numpy()
+    found: list[tuple[float, tuple[Cell, ...]]] = []
+    start_s = material.start_s or 0.0
+    for rank, (host, table) in ranks.items():
+        known = ~np.isnan(table.step_s)
+        if known.sum() < 5:
+            continue
+        median = float(np.median(table.step_s[known]))
+        # A part that was not measured in a step took none of its time: most steps save nothing.
+        usual = {name: float(np.nan_to_num(getattr(table, name)).mean()) for name, _ in PARTS}
+        for at in np.argsort(np.where(known, -table.step_s, np.inf))[:OUTLIERS].tolist():
+            took = float(table.step_s[at])
+            if took < 2 * median:
+                break
+            row = (int(table.step[at]), rank, host, duration(float(table.end_s[at]) - start_s), took, took / median)
+            found.append((took, (*row, _most(table, at, usual))))
+    if not found:
+        return [Words(text="No step took twice the median of its rank.")]
+    found.sort(key=lambda each: -each[0])
+    names = (
+        ("step", ""),
+        ("rank", ""),
+        ("host", ""),
+        ("after the start", ""),
+        ("took", "s"),
+        ("x median", ""),
+        ("longer by", ""),
+    )
+    return [
+        Table(
+            id="step-outliers",
+            title="Steps that stand out",
+            columns=tuple(Column(name=name, unit=unit) for name, unit in names),
+            rows=tuple(row for _, row in found[:OUTLIERS]),
+            note="Steps of twice the median of their rank or more; last, the part that took most beyond its mean.",
+        )
+    ]
+
+
+def _most(table: "StepTable", at: int, usual: dict[str, float]) -> str:
+    """Return the part of a step that took most beyond its mean, with the seconds."""
+    beyond = [(float(getattr(table, name)[at]) - usual[name], label) for name, label in PARTS]
+    best = max((each for each in beyond if each[0] == each[0]), default=(0.0, ""))
+    return f"{best[1]}, {duration(best[0])}" if best[0] > 0 else "what is not measured"
+
+
+def _heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
+    np = numpy()
+    steps = np.unique(np.concatenate([table.step for _, table in ranks.values()]))
+    if len(steps) < 2:
+        return []
+    per = -(-len(steps) // COLUMNS)
+    columns = steps[::per]
+    grid = np.full((len(ranks), len(columns)), np.nan)
+    own = _own(ranks, steps)
+    for row, rank in enumerate(sorted(ranks)):
+        place = np.searchsorted(steps, ranks[rank][1].step) // per
+        known = ~np.isnan(own[rank])
+        np.fmax.at(grid[row], place[known], own[rank][known])
+    measured = grid[~np.isnan(grid)]
+    if not len(measured):
+        return []
+    return [
+        HeatMap(
+            id="steps-by-rank",
+            title="Own time of each rank by step",
+            x=Axis(name="step", kind="step"),
+            value=Axis(name="own time", unit="s"),
+            rows=tuple(f"rank {rank}" for rank in sorted(ranks)),
+            columns=tuple(map(float, columns.tolist())),
+            values=tuple(tuple(None if value != value else value for value in row) for row in grid.tolist()),
+            top=float(np.quantile(measured, 0.99)) or float(measured.max()),
+            cursor="step",
+            formula=OWN + (f" The longest of each {per} steps." if per > 1 else ""),
+        )
+    ]
+
+
+def _own(ranks: "dict[int, tuple[str, StepTable]]", steps: Any) -> "dict[int, Any]":
+    """Return the step times of each rank, less what it waited for others in backward and optimizer."""
+    np = numpy()
+    least = np.full(len(steps), np.inf)
+    late = {}
+    for rank, (_, table) in ranks.items():
+        late[rank] = np.nan_to_num(table.backward_s) + np.nan_to_num(table.optimizer_s)
+        np.minimum.at(least, np.searchsorted(steps, table.step), late[rank])
+    if len(ranks) < 2:
+        return {rank: table.step_s for rank, (_, table) in ranks.items()}
+    return {
+        rank: table.step_s - (late[rank] - least[np.searchsorted(steps, table.step)])
+        for rank, (_, table) in ranks.items()
+    }
+
+
+def _mean(values: Any) -> float | None:
+    np = numpy()
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None

@@ -1,0 +1,167 @@
+"""The machines: for each host lines of CPU, memory, pressure, disk, network and GPUs, and one heat map."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.commands.report.model import Block, Chart, Line, Mark, Words
+from toolkit.commands.report.sections.lines import Window, chart, heat_map, line
+from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.material import Material
+
+if TYPE_CHECKING:
+    from toolkit.series.sample_reader import Samples
+
+MOST_HOSTS = 16
+_CORE = re.compile(r"cpu/core(\d+)/used_percent")
+_GPU = re.compile(r"gpu/(\d+)/used_percent")
+# title, unit, formula, then (column, label, shown).
+CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str, bool], ...]], ...] = (
+    (
+        "CPU",
+        "percent",
+        "Share of the time of all cores, from /proc/stat. Throttled: share of the kernel's periods in which the "
+        "container used up its quota.",
+        (
+            ("cpu/all/used_percent", "used", True),
+            ("cpu/all/iowait_percent", "waiting for a disk", True),
+            ("cpu/all/throttled_percent", "throttled", True),
+        ),
+    ),
+    (
+        "Memory",
+        "bytes",
+        "The container's memory without page cache that the kernel can take back, and its limit (cgroup).",
+        (
+            ("memory/container/used_bytes", "used", True),
+            ("memory/container/limit_bytes", "limit", True),
+            ("memory/shm/used_bytes", "/dev/shm", True),
+        ),
+    ),
+    (
+        "Pressure",
+        "percent",
+        "Share of the time in which some (full: all) tasks waited for it, as the kernel counts (PSI).",
+        (
+            ("pressure/cpu/some_percent", "CPU", True),
+            ("pressure/memory/some_percent", "memory", True),
+            ("pressure/memory/full_percent", "memory, full", False),
+            ("pressure/io/some_percent", "disk", True),
+            ("pressure/io/full_percent", "disk, full", False),
+        ),
+    ),
+    (
+        "Disk",
+        "bytes/s",
+        "All disks of the machine, or of the container where it is counted.",
+        (("disk/all/read_bytes_per_s", "read", True), ("disk/all/write_bytes_per_s", "written", True)),
+    ),
+    (
+        "Network",
+        "bytes/s",
+        "All interfaces but loopback.",
+        (
+            ("network/all/received_bytes_per_s", "received", True),
+            ("network/all/sent_bytes_per_s", "sent", True),
+        ),
+    ),
+)
+# title, unit, metric of every GPU.
+GPU_CHARTS = (
+    ("GPU utilisation", "percent", "used_percent"),
+    ("GPU SM activity", "percent", "sm_active_percent"),
+    ("GPU memory", "bytes", "memory_used_bytes"),
+    ("GPU power", "W", "power_watts"),
+    ("GPU temperature", "°C", "temperature_celsius"),
+    ("GPU clock", "MHz", "sm_clock_mhz"),
+)
+
+# What stands in for a chart or a GPU's metric that was not measured: SageMaker Debugger has no bytes.
+IN_PERCENT = ("Memory", "percent", "Share of the memory, as SageMaker Debugger counts it.")
+GPU_IN_PERCENT = ("GPU memory", "percent", "memory_used_percent")
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "system"."""
+    if not material.samples:
+        return [Words(text=material.why_unmeasured)]
+    made: list[Block] = []
+    for host, samples in list(material.samples.items())[:MOST_HOSTS]:
+        made += of_host(material, host, samples)
+    if len(material.samples) > MOST_HOSTS:
+        made.append(Words(text=f"The other {len(material.samples) - MOST_HOSTS} hosts are not shown."))
+    return made
+
+
+def of_host(material: Material, host: str, samples: "Samples") -> list[Block]:
+    """Return the charts and the heat map of one host over the whole job."""
+    window = samples.span()
+    if window is None:
+        return []
+    found = tuple(marks(material, elapsed=False))
+    source = f"monitor/samples of host {host}"
+    made: list[Block] = []
+    for title, unit, formula, columns in CHARTS:
+        if title == "Memory" and not any(each.name == "memory/container/used_bytes" for each in samples.columns):
+            title, unit, formula = IN_PERCENT
+            columns = (("memory/container/used_percent", "used", True),)
+        lines = (
+            line(samples, column, label, window, source=f"{source}, {column}", shown=shown)
+            for column, label, shown in columns
+        )
+        name = f"{host}-{title.lower()}"
+        made += chart(name, f"{title} of {host}", unit, lines, cursor="system", marks=found, formula=formula)
+    made += gpu_charts(host, samples, window, found)
+    made += rank_chart(host, samples, window, found)
+    rows = [(f"core {number}", f"cpu/core{number}/used_percent") for number in numbers(samples, _CORE)]
+    rows += [(f"GPU {number}", f"gpu/{number}/used_percent") for number in numbers(samples, _GPU)]
+    made += heat_map(f"{host}-heat", f"Cores and GPUs of {host}", samples, rows, window, cursor="system", marks=found)
+    return made
+
+
+def gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+    """Return a chart for each quantity that the GPUs of *host* report."""
+    gpus = numbers(samples, _GPU)
+    made = []
+    for title, unit, metric in GPU_CHARTS:
+        lines: list[Line | None] = [
+            line(
+                samples,
+                f"gpu/{gpu}/{metric}",
+                f"GPU {gpu}",
+                window,
+                source=f"monitor/samples of host {host}, gpu/{gpu}/{metric}",
+            )
+            for gpu in gpus
+        ]
+        if metric == "memory_used_bytes" and not any(lines):
+            title, unit, metric = GPU_IN_PERCENT
+            lines = [
+                line(samples, f"gpu/{gpu}/{metric}", f"GPU {gpu}", window, source=f"gpu/{gpu}/{metric}") for gpu in gpus
+            ]
+        made += chart(
+            f"{host}-{metric}", f"{title} of {host}", unit, lines, cursor="system", marks=found, formula="From NVML."
+        )
+    return made
+
+
+def rank_chart(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+    """Return the memory of each rank of *host*, with its children."""
+    ranks = numbers(samples, re.compile(r"rank/(\d+)/memory_bytes"))
+    lines = [line(samples, f"rank/{rank}/memory_bytes", f"rank {rank}", window) for rank in ranks]
+    formula = "Resident memory of the rank and its children."
+    return chart(
+        f"{host}-rank-memory",
+        f"Memory of the ranks of {host}",
+        "bytes",
+        lines,
+        cursor="system",
+        marks=found,
+        formula=formula,
+    )
+
+
+def numbers(samples: "Samples", pattern: re.Pattern[str]) -> list[int]:
+    """Return the numbers in the names of columns that *pattern* matches, ascending."""
+    found = (pattern.fullmatch(column.name) for column in samples.columns)
+    return sorted({int(match[1]) for match in found if match})

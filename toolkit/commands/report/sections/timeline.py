@@ -1,0 +1,115 @@
+"""What happened when, on which host: one list of all hosts' events, and the processes that ran."""
+
+from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Table, Words
+from toolkit.commands.report.sections.findings import label
+from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.outcome import cause_text
+from toolkit.commands.report.sections.words import duration, first_line, utc
+from toolkit.diagnosis.folding import folded
+from toolkit.job.report import seconds_of
+
+MOST_EVENTS = 200
+MOST_LINES = 32
+MISSING = "Nothing says when the processes of this job began or ended: it left no outcome, metric or sample."
+Event = tuple[float, str, str]
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "timeline"."""
+    events = sorted(_events(material))
+    if not events:
+        return [Words(text=MISSING)]
+    start_s = material.start_s if material.start_s is not None else events[0][0]
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (utc(at_s), duration(at_s - start_s), host, material.job.mask(text)) for at_s, host, text in _shortened(events)
+    )
+    names = ("time", "after the start", "host", "event")
+    made: list[Block] = [
+        Table(id="events", title="Events", columns=tuple(Column(name=name) for name in names), rows=rows)
+    ]
+    return made + _running(material, start_s)
+
+
+def _events(material: Material) -> list[Event]:
+    job = material.job
+    found: list[Event] = []
+    if material.start_s is not None:
+        found.append((material.start_s, "", "the job begins"))
+    for host in job.hosts:
+        for each in host.outcome.exits if host.outcome else ():
+            if each.started_ns:
+                found.append((each.started_ns / 1e9, host.name, f"{each.process} is started (pid {each.pid})"))
+            if each.ended_ns:
+                how = f"killed by signal {each.signal}" if each.signal else f"ended with code {each.code}"
+                why = ", as train told it" if each.signalled else ""
+                found.append((each.ended_ns / 1e9, host.name, f"{each.process} {how}{why}"))
+    for host_name, table in material.steps.items():
+        found.append((float(table.end_s[0]), host_name, f"first step ends (rank {int(table.rank[0])})"))
+        found.append(
+            (
+                float(table.end_s[-1]),
+                host_name,
+                f"last step ends (rank {int(table.rank[-1])}, step {int(table.step[-1])})",
+            )
+        )
+    for restart in job.restarts:
+        if restart.failed_ns:
+            text = f"failure: {first_line(restart.cause)}; attempt {restart.attempt} follows"
+            found.append((restart.failed_ns / 1e9, restart.host, text))
+    for number, interruption in enumerate(job.interruptions, 1):
+        times = (interruption.time, "SIGTERM to all hosts"), (interruption.end_time, "all hosts have ended")
+        for time, text in (*times, (interruption.resumed_time, "the job starts again, on new hosts")):
+            if (at_s := seconds_of(time)) is not None:
+                found.append((at_s, "", f"spot interruption {number}: {text}"))
+    found += [
+        (
+            each.finding.start_s,
+            "" if each.others else each.finding.host,
+            f"finding: {label(each, restarted=bool(job.restarts))}",
+        )
+        for each in folded(material.findings)
+    ]
+    if material.failed_s is not None:
+        found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(cause_text(job))}"))
+    if job.end_s is not None:
+        found.append((job.end_s, "", f"the job ends ({job.status})"))
+    return found
+
+
+def _shortened(events: list[Event]) -> list[Event]:
+    """Return *events* without the middle of a very long list."""
+    if len(events) <= MOST_EVENTS:
+        return events
+    half = MOST_EVENTS // 2
+    left = len(events) - 2 * half
+    return [*events[:half], (events[half][0], "", f"({left} more events)"), *events[-half:]]
+
+
+def _running(material: Material, start_s: float) -> list[Block]:
+    lines = []
+    for host in material.job.hosts[:MOST_LINES]:
+        changes: list[tuple[float, int]] = []
+        for each in host.outcome.exits if host.outcome else ():
+            if each.rank is not None and each.started_ns and each.ended_ns:
+                changes += [(each.started_ns / 1e9 - start_s, 1), (each.ended_ns / 1e9 - start_s, -1)]
+        if changes:
+            x, mean = [0.0], [0.0]
+            for at_s, change in sorted(changes):
+                x.append(at_s)
+                mean.append(mean[-1] + change)
+            lines.append(Line(name=host.name, x=tuple(x), mean=tuple(mean), source=f"outcome.json of host {host.name}"))
+    if not lines:
+        return []
+    return [
+        Chart(
+            id="running-ranks",
+            title="Running ranks",
+            x=Axis(name="time since the start", unit="s", kind="elapsed"),
+            y=Axis(name="ranks", low=0.0),
+            lines=tuple(lines),
+            marks=tuple(marks(material)),
+            cursor="elapsed",
+            formula="Ranks that were started and had not ended, of the last attempt.",
+        )
+    ]

@@ -1,0 +1,128 @@
+"""The traces that a report shows: the newest window of all ranks, and pairs of ranks that one request asked for."""
+
+import re
+
+from toolkit.commands.jobs.data import JobData
+from toolkit.errors import UserError
+from toolkit.records import Record
+from toolkit.traces import chrome, folder
+from toolkit.traces.chrome import Trace
+from toolkit.traces.folder import Listing, TraceFile
+
+# A trace of 20 steps takes some 0.4 s to read: a page must not take a minute for a thousand ranks.
+MOST_RANKS = 8
+MOST_PAIRS = 3
+# The host, "" for all; the request's number; the attempt.
+_Request = tuple[str, int, int]
+
+
+class Pair(Record, frozen=True, kw_only=True):
+    """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's.
+
+    `attempt`: of the ranks, 0 for the first.
+    """
+
+    window: str
+    first: Trace
+    second: Trace
+    first_rank: int
+    second_rank: int
+    first_host: str
+    second_host: str
+    attempt: int = 0
+
+    def of(self, slow: int, host: str) -> "tuple[Trace, Trace, int] | None":
+        """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
+        if (slow, host) == (self.first_rank, self.first_host):
+            return self.first, self.second, self.second_rank
+        if (slow, host) == (self.second_rank, self.second_host):
+            return self.second, self.first, self.first_rank
+        return None
+
+
+class Traced(Record, frozen=True, kw_only=True):
+    """What was traced. `window`: the name of the newest window; `traces`: of its ranks, at most MOST_RANKS.
+
+    `ranks`: how many traced it. `pairs`: requests that exactly two ranks answered, by time. `unread`: why files could
+    not be used.
+    """
+
+    listings: tuple[Listing, ...] = ()
+    window: str = ""
+    traces: tuple[Trace, ...] = ()
+    ranks: int = 0
+    pairs: tuple[Pair, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def read(job: JobData) -> Traced:
+    """Return the traces of *job*."""
+    listings: list[Listing] = []
+    groups: dict[str, list[TraceFile]] = {}
+    requests: dict[_Request, list[tuple[str, TraceFile]]] = {}
+    for host in job.hosts:
+        known = folder.listings(host.traces)
+        listings += known
+        for each in folder.trace_files(host.traces, known):
+            groups.setdefault(each.group, []).append(each)
+            if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
+                attempt = int((re.findall(r"_attempt-(\d+)", each.path.name) or ["0"])[0])
+                where = host.name if each.window.request > 0 else ""  # Negative: asked for on all hosts.
+                requests.setdefault((where, each.window.request, attempt), []).append((host.name, each))
+    unread: list[str] = []
+    newest = _shown(groups)
+    files = groups.get(newest, [])
+    return Traced(
+        listings=tuple(listings),
+        window=newest,
+        traces=tuple(trace for file in files[:MOST_RANKS] if (trace := _trace(file, unread)) is not None),
+        ranks=len(files),
+        pairs=_pairs(requests, unread),
+        unread=tuple(unread),
+    )
+
+
+def _shown(groups: dict[str, list[TraceFile]]) -> str:
+    """Return the group that says most of the job: of the most ranks; then one that the job asked for, not a request for
+    a slow rank; then the newest."""
+    return max(
+        groups,
+        key=lambda name: (len(groups[name]), groups[name][0].window.request is None, groups[name][-1].window.start_s),
+        default="",
+    )
+
+
+def _pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[Pair, ...]:
+    """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
+    asked = [
+        (attempt, files)
+        for (_, _, attempt), files in requests.items()
+        if len(files) == len({each.rank for _, each in files}) == 2
+    ]
+    pairs = []
+    for attempt, files in sorted(asked, key=lambda each: each[1][1][1].window.start_s)[-MOST_PAIRS:]:
+        (first_host, one), (second_host, two) = sorted(files, key=lambda each: each[1].window.start_s)
+        first, second = _trace(one, unread), _trace(two, unread)
+        if first is None or second is None or one.rank is None or two.rank is None:
+            continue
+        pairs.append(
+            Pair(
+                window=one.group,
+                first=first,
+                second=second,
+                first_rank=one.rank,
+                second_rank=two.rank,
+                first_host=first_host,
+                second_host=second_host,
+                attempt=attempt,
+            )
+        )
+    return tuple(pairs)
+
+
+def _trace(file: TraceFile, unread: list[str]) -> Trace | None:
+    try:
+        return chrome.read(file.path)
+    except (UserError, OSError) as error:
+        unread.append(str(error))
+        return None

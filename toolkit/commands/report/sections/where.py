@@ -1,0 +1,220 @@
+"""Where the time went: what is paid for, divided among what it was spent on, in seconds and in money."""
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit import folders
+from toolkit.commands.jobs.data import JobData
+from toolkit.commands.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
+from toolkit.commands.report.sections.ledger import NAMES, Facts, divide
+from toolkit.commands.report.sections.material import Material
+from toolkit.commands.report.sections.words import duration, many
+from toolkit.job.outcome import Exit
+
+TITLES: dict[str, tuple[str, Tone, str]] = {
+    "start-up": ("start-up", "plain", "from the job's start to the start of each rank's first step"),
+    "data": ("data wait", "warn", "time inside of the data loader's next(), by step"),
+    "straggler": (
+        "straggler wait",
+        "warn",
+        "by step: how much earlier a rank was ready than the last one, as far as its backward (or forward) took longer "
+        "than the shortest of all ranks",
+    ),
+    "checkpoints": ("checkpoints", "plain", "time inside of torch.save or status.holding_checkpoint, by step"),
+    "lost": (
+        "work lost since the last checkpoint",
+        "bad",
+        "from the last checkpoint before a failure to the failure, and before a spot interruption to the hosts' end",
+    ),
+    "idle": (
+        "idle after the failure",
+        "bad",
+        "from a failure to the job's end, or to the first step after the restart; a hang fails with its last step",
+    ),
+    "training": ("training", "good", "forward, backward and optimizer of each step, less the straggler wait"),
+}
+UNEXPLAINED = "unexplained"
+# A larger part of the time that is unexplained wants a reason.
+MOST = 0.1
+INSTALLER = "pip"  # The process that installs requirements (train/source/install.py).
+MISSING = (
+    "The times of the job's start and end are not known: no outcome, metric or monitor file of this job has any. "
+    "`toolkit run` notes both in job.json."
+)
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "where-time-went"."""
+    job = material.job
+    total_s = job.billable(material.now_s)
+    if material.start_s is None or material.end_s is None or not total_s:
+        return [Words(text=MISSING)]
+    starts = [
+        material if each is job else Material(each, now_s=material.now_s, price=material.price) for each in job.starts()
+    ]
+    starts = [each for each in starts if each.start_s is not None and each.end_s is not None]
+    facts = [facts_of(each) for each in starts]
+    divided = [
+        divide(each, [host.name for host in start.job.hosts], start.steps)
+        for each, start in zip(facts, starts, strict=True)
+    ]
+    parts = {name: sum(each[name] for start in divided for each in start.values()) for name in NAMES}
+    parts[UNEXPLAINED] = total_s - sum(parts.values())
+    if parts[UNEXPLAINED] < 0:  # The platform rounds its seconds.
+        parts[max(NAMES, key=lambda name: parts[name])] += parts[UNEXPLAINED]
+        parts[UNEXPLAINED] = 0.0
+    made: list[Block] = [
+        Shares(
+            id="ledger",
+            title="Where the time went",
+            unit="s",
+            parts=tuple(
+                Part(name=TITLES[name][0], value=parts[name], formula=TITLES[name][2], tone=TITLES[name][1])
+                if name in TITLES
+                else Part(name=name, value=parts[name], formula=_unexplained(material))
+                for name in parts
+            ),
+            total=total_s,
+            note=f"{_hosts(len(job.hosts), total_s)} {_note(starts, facts)}",
+        )
+    ]
+    if material.price is not None:
+        made.append(_money(parts, total_s, material.price))
+    if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
+        made.append(
+            Words(text=f"The steps of this job were not measured, so most of it is unexplained. {_why(material)}")
+        )
+    elif material.steps and (missing := [host.name for host in job.hosts if host.name not in material.steps]):
+        made.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
+    return made
+
+
+def facts_of(material: Material) -> Facts:
+    """Return the times by which the ledger divides."""
+    job = material.job
+    assert material.start_s is not None and material.end_s is not None
+    if job.was_interrupted:
+        return Facts(
+            start_s=material.start_s,
+            end_s=material.end_s,
+            failures=(*_restarted(job), material.end_s),
+            failed=True,
+            saved=() if job.checkpoint_s is None else (job.checkpoint_s,),
+            ranks_began=_began(job),
+            interrupted=True,
+        )
+    failures = _restarted(job)
+    ended_s = _failed_s(material)
+    if ended_s is not None:
+        failures.append(ended_s)
+    return Facts(
+        start_s=material.start_s,
+        end_s=material.end_s,
+        failures=tuple(sorted(failures)),
+        failed=ended_s is not None,
+        saved=tuple(sorted({at for host in job.hosts for at in _saved(host.output.parent / "checkpoints")})),
+        ranks_began=_began(job),
+    )
+
+
+def _restarted(job: JobData) -> list[float]:
+    """Return when the attempts failed that restarts of the ranks followed."""
+    return [restart.failed_ns / 1e9 for restart in job.restarts if restart.failed_ns]
+
+
+def _began(job: JobData) -> dict[str, float]:
+    """Return when the first rank of each host was started."""
+    return {
+        host.name: min(starts) / 1e9 for host in job.hosts if host.outcome and (starts := _starts(host.outcome.exits))
+    }
+
+
+def _starts(exits: Sequence[Exit]) -> list[int]:
+    """Return when the ranks were started; of a script without ranks, when its processes were.
+
+    Where the installation failed, no rank was started: its end, since until then all was start-up.
+    """
+    known = [each for each in exits if each.started_ns]
+    if known and all(each.process == INSTALLER for each in known):
+        return [max(each.ended_ns or each.started_ns for each in known)]
+    return [each.started_ns for each in known if each.rank is not None] or [each.started_ns for each in known]
+
+
+def _failed_s(material: Material) -> float | None:
+    """Return when the job failed: a hang with its last step; a vanished host with its last sample."""
+    job = material.job
+    if job.status in ("succeeded", "running"):
+        return None  # A script may fail by itself a moment before the job is stopped.
+    if job.outcome is not None and job.outcome.cause.kind == "Hang" and material.steps:
+        return max(float(table.end_s[-1]) for table in material.steps.values())
+    return material.failed_s
+
+
+def _saved(folder: Path) -> set[float]:
+    """Return when the files below *folder* were last written."""
+    written = set()
+    for entry in folders.walk(folder, folders.named_elsewhere):
+        try:
+            found = folders.status(entry.path)
+        except OSError:
+            continue
+        if found is not None and stat.S_ISREG(found.st_mode):
+            written.add(found.st_mtime)
+    return written
+
+
+def _unexplained(material: Material) -> str:
+    if not material.steps:
+        return "the whole less all other parts; without measured steps that is most of it"
+    return "the whole less all other parts: what ranks did between and after their steps, and outside of them"
+
+
+def _hosts(count: int, total_s: float) -> str:
+    return f"{many(count, 'host')}, {duration(total_s / count)}{' each' if count > 1 else ''}."
+
+
+def _note(starts: Sequence[Material], facts: Sequence[Facts]) -> str:
+    note = "The parts add up to the seconds that are paid for."
+    if len(starts) > 1:
+        note += f" They are of all {len(starts)} starts; nothing is paid between an interruption and the next start."
+    if any(_lost_all(each, start) for each, start in zip(facts, starts, strict=True)):
+        which = "an interruption" if any(each.interrupted for each in facts) else "a failure"
+        note += f" No checkpoint was seen, so all steps before {which} are lost."
+    return note
+
+
+def _lost_all(facts: Facts, material: Material) -> bool:
+    """True if something was lost and no checkpoint was seen before."""
+    if not facts.failures or not material.steps or facts.saved:
+        return False
+    return facts.interrupted or not any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values())
+
+
+def _why(material: Material) -> str:
+    if material.samples:
+        return (
+            "Steps are seen where the script uses a torch optimizer, Keras, smppy.annotate or "
+            "toolkit.status.heartbeat (docs/status.md)."
+        )
+    return material.why_unmeasured
+
+
+def _money(parts: dict[str, float], total_s: float, price: float) -> Table:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (TITLES[name][0] if name in TITLES else name, seconds, seconds / total_s * 100, seconds / 3600 * price)
+        for name, seconds in parts.items()
+    )
+    return Table(
+        id="money",
+        title="In money",
+        columns=(
+            Column(name="part"),
+            Column(name="time", unit="s"),
+            Column(name="share", unit="percent"),
+            Column(name="cost", formula=f"seconds / 3600 x {price:g}, the price of one host for an hour"),
+        ),
+        rows=rows,
+        total=("total", total_s, 100.0, total_s / 3600 * price),
+        note=f"At {price:g} for one host and hour.",
+    )

@@ -1,0 +1,136 @@
+"""Checks a job of `toolkit run` before any folder is made: finds missing paths and options without effect."""
+
+import os
+from pathlib import Path
+
+from toolkit import files, folders
+from toolkit.commands.jobs.folders import is_locked
+from toolkit.commands.simulate import earlier
+from toolkit.commands.simulate.stage import RESULTS
+from toolkit.errors import PlatformError, UserError, at, did_you_mean, may_pass
+from toolkit.job.file.job_file import FILE_SYSTEM, MODES, SHARDED, JobFile
+from toolkit.job.strategy import STRATEGIES
+from toolkit.storage.uri import parse
+from toolkit.train.log_rules import document
+from toolkit.train.source.classify import check_says_how, validate_entry_point
+from toolkit.train.source.files import is_file, is_folder, kind_of
+
+WHERE = "toolkit run"
+# The least memory of a host's `train` without its script (Pss_Anon in /proc/PID/smaps_rollup: 8.7 MB, 2026-11).
+HOST_BYTES = 8 << 20
+
+
+def check(asked: JobFile) -> None:
+    """Raise a UserError for the first path of *asked* that does not exist or option that has no effect."""
+    if folders.exists(asked.run.job_dir) and is_locked(asked.run.job_dir):
+        raise UserError("a job is running there", where=str(asked.run.job_dir), hint="Give another --job-dir.")
+    earlier.refuse(asked.run.job_dir, replace=asked.run.replace)
+    _check_backend(asked)
+    _check_memory(asked)
+    _check_processes(asked)
+    _check_script(asked.script, asked.source)
+    if asked.requirements and not is_file(asked.requirements):
+        found = f"expected a requirements file, found {kind_of(asked.requirements)}"
+        raise UserError(found, where=str(asked.requirements))
+    _check_rules(asked)
+    if asked.spec.profiler_rules is not None:
+        from toolkit.diagnosis import configuration
+
+        configuration.read(asked.spec.profiler_rules, "job file: $.profiler-rules")
+    kept = asked.spec.checkpoints
+    if kept is not None and (kept.resolve() == asked.run.job_dir.resolve() or _is_replaced(kept, asked.run.job_dir)):
+        found = "expected a folder for checkpoints, found one of the job's results, which the next run there replaces"
+        raise UserError(found, where=str(kept), hint="Copy it to a folder beside the job's own, and give that.")
+    for channel in asked.spec.channels:
+        if channel.uri:
+            parse(channel.uri, f"channel {channel.name}")
+        elif kind_of(channel.folder) not in ("a file", "a folder"):
+            found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
+            raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
+        elif channel.file_system and not is_folder(channel.folder):
+            found = f"expected the folder of a file system for channel {channel.name}, found a file"
+            raise UserError(found, where=str(channel.folder))
+        elif _is_replaced(channel.folder, asked.run.job_dir):
+            found = f"expected data for channel {channel.name}, found a result of an earlier job that this run replaces"
+            raise UserError(found, where=str(channel.folder), hint="Give another --job-dir.")
+
+
+def _is_replaced(path: Path, job_dir: Path) -> bool:
+    """True if *path* is among an earlier job's results in *job_dir*."""
+    path, job_dir = path.resolve(), job_dir.resolve()
+    return path.is_relative_to(job_dir) and path.relative_to(job_dir).parts[:1] in {(name,) for name in RESULTS}
+
+
+def _check_backend(asked: JobFile) -> None:
+    if asked.run.backend == "docker" and not asked.run.image:
+        hint = "Name one that has the toolkit (docs/images.md)."
+        raise UserError("expected --image with --backend docker, found none", where=WHERE, hint=hint)
+    if asked.run.backend is None and asked.run.image:
+        hint = "Add --backend docker, or --backend process to leave the image aside."
+        raise UserError("--image has no effect: the hosts are processes of this machine", where=WHERE, hint=hint)
+    if asked.run.backend != "docker" and (asked.run.memory_bytes or asked.run.shm_bytes):
+        hint = "Only containers have limits of their own: --backend docker --image IMAGE."
+        raise UserError("--memory and --shm-size need --backend docker", where=WHERE, hint=hint)
+
+
+def _check_memory(asked: JobFile) -> None:
+    """Refuse hosts whose `train` processes alone would need more than this machine's memory."""
+    needed, there = len(asked.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        message = (
+            f"expected at most {there // HOST_BYTES:,} hosts, as this machine has {there >> 30} GiB of memory and"
+            f" {len(asked.hosts):,} hosts need {needed >> 30:,} GiB for `train` alone"
+        )
+        raise UserError(message, where=WHERE, hint="Give fewer --hosts.")
+
+
+def _of_mode(path: Path) -> str:
+    """Return a hint if *path*, a channel's path that does not exist, ends like a mistyped mode."""
+    front, colon, word = str(path).rpartition(":")
+    if not colon or "/" in word or not (folders.exists(front, folders.as_absent) or _of_mode(Path(front))):
+        return ""
+    known = (*MODES, SHARDED, FILE_SYSTEM)
+    return f"{word!r} is none of {', '.join(known)}. {did_you_mean(word, known)}".rstrip()
+
+
+def _check_processes(asked: JobFile) -> None:
+    count = asked.spec.processes_per_host or 1
+    if count > 1 and STRATEGIES[asked.spec.strategy.name].one_per_host:
+        message = f"--processes-per-host {count} has no effect: the distribution starts one process on each host"
+        hint = "Add --distribution torchrun (or ddp, mpi, smddp, ...), or leave it out."
+        raise UserError(message, where=WHERE, hint=hint)
+
+
+def _check_script(script: Path, source: Path) -> None:
+    if script.is_relative_to("/dev") or script.is_relative_to("/proc"):
+        raise UserError("expected the path of a script in its folder, found a device", where=str(script))
+    for folder in (source, script.parent):
+        if not is_folder(folder):
+            raise UserError(f"expected the folder of the script, found {kind_of(folder)}", where=str(folder))
+    if not is_file(script):
+        near = "" if is_folder(script) else did_you_mean(script.name, folders.names(script.parent))
+        raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
+    with at(str(script)):
+        validate_entry_point(script.relative_to(source).as_posix())
+    if script.suffix.lower() == ".ipynb":
+        hint = f"Make one of it: jupyter nbconvert --to script {script.name}"
+        raise UserError("expected a script, found a notebook", where=str(script), hint=hint)
+    if script.suffix not in (".py", ".sh"):
+        with at(str(script)):
+            check_says_how(script)
+
+
+def _check_rules(asked: JobFile) -> None:
+    if asked.spec.rules is None:
+        return
+    try:
+        document.read(files.read(asked.spec.rules), str(asked.spec.rules))
+    except OSError as error:
+        found = kind_of(asked.spec.rules)
+        found = f"one that cannot be read ({error.strerror})" if found == "a file" else found
+        kind = PlatformError if may_pass(error) else UserError
+        raise kind(f"expected a document of log rules, found {found}", where=str(asked.spec.rules)) from None
+    there = asked.source / asked.rules_in_source
+    if there != asked.spec.rules and folders.exists(there):
+        message = f"expected a name that the source folder does not have, found another {there.name} in it"
+        raise UserError(message, where=str(asked.spec.rules), hint="Name that one, or give this one another name.")

@@ -1,0 +1,72 @@
+"""Pure: what CreateTrainingJob refuses of a job that `toolkit run` runs.
+
+The limits are those of the API reference (CreateTrainingJob, Channel, MetricDefinition, StoppingCondition; seen 2026).
+"""
+
+import re
+from collections.abc import Iterator
+
+from toolkit.job.documents import writing
+from toolkit.job.file.job_file import JobFile
+
+HYPERPARAMETERS, NAME_CHARACTERS, VALUE_CHARACTERS = 100, 256, 2500
+CHANNELS = 20
+METRICS, METRIC_NAME_CHARACTERS, REGEX_CHARACTERS = 40, 255, 500
+VARIABLES, VARIABLE_CHARACTERS = 100, 512
+GROUPS = 5
+DAYS = 28
+VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def exceeded(asked: JobFile, region: str) -> tuple[str, ...]:
+    """Return a warning for each limit that *asked* exceeds."""
+    archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
+    values = {str(name): str(value) for name, value in writing.hyperparameters(asked, archive, region).items()}
+    found = (
+        *_counts(asked, len(values)),
+        *_hyperparameters(values),
+        *_variables(asked.spec.environment),
+        *_metrics(asked.spec.metric_definitions),
+    )
+    return tuple(f"{text}: SageMaker's CreateTrainingJob refuses it" for text in found)
+
+
+def _counts(asked: JobFile, hyperparameters: int) -> Iterator[str]:
+    counts = (
+        (hyperparameters, HYPERPARAMETERS, "hyperparameters, SageMaker's own among them"),
+        (len(asked.spec.channels), CHANNELS, "channels"),
+        (len(asked.spec.metric_definitions), METRICS, "metric definitions"),
+        (len(asked.spec.environment), VARIABLES, "variables of the environment"),
+        (len(asked.groups), GROUPS, "instance groups"),
+    )
+    for count, most, what in counts:
+        if count > most:
+            yield f"{count} {what}, the limit is {most}"
+    if asked.run.max_run_s is not None and asked.run.max_run_s > DAYS * 86_400:
+        yield f"--max-run of more than {DAYS} days, the limit"
+
+
+def _hyperparameters(values: dict[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        if len(name) > NAME_CHARACTERS:
+            yield f"hyperparameter {name[:20]}...: a name of {len(name)} characters, the limit is {NAME_CHARACTERS}"
+        elif len(value) > VALUE_CHARACTERS:
+            yield f"hyperparameter {name}: a value of {len(value):,} characters, the limit is {VALUE_CHARACTERS:,}"
+        elif "\n" in name or "\n" in value:
+            yield f"hyperparameter {name!r}: a line break in it"
+
+
+def _variables(environment: dict[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        if not VARIABLE.fullmatch(name):
+            yield f"variable {name!r}: its name may have letters, digits and _ alone, and no digit first"
+        elif max(len(name), len(value)) > VARIABLE_CHARACTERS:
+            yield f"variable {name[:20]}: {max(len(name), len(value)):,} characters, the limit is {VARIABLE_CHARACTERS}"
+
+
+def _metrics(definitions: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for name, regex in definitions:
+        if len(name) > METRIC_NAME_CHARACTERS:
+            yield f"metric {name[:20]}...: a name of {len(name)} characters, the limit is {METRIC_NAME_CHARACTERS}"
+        if len(regex) > REGEX_CHARACTERS:
+            yield f"metric {name[:20]}: a regex of {len(regex)} characters, the limit is {REGEX_CHARACTERS}"

@@ -1,0 +1,56 @@
+"""Fetches the channels of a job of `toolkit run` that are in storage: once, for all hosts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import at
+from toolkit.job.file.job_file import JobFile
+from toolkit.job.job import Channel
+from toolkit.log import Log
+
+FOLDER = "channels"
+TIMEOUT_S = 60.0
+
+
+def with_fetched(asked: JobFile, own: Mapping[str, str], log: Log, *, content: bool = True) -> JobFile:
+    """Return *asked* with each channel's files in JOBDIR/channels/NAME. *own*: the person's environment. *content*
+    False: with empty files of the same names.
+
+    Raises:
+        UserError: there is nothing at a URI, or obstore is missing.
+        PlatformError: the storage cannot be reached, or the disk is full.
+    """
+    if not any(channel.uri for channel in asked.spec.channels):
+        return asked
+    channels = tuple(_fetched(each, asked, own, log, content) for each in asked.spec.channels)
+    return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, channels=channels))
+
+
+def _fetched(channel: Channel, asked: JobFile, own: Mapping[str, str], log: Log, content: bool) -> Channel:
+    if not channel.uri:
+        return channel
+    from toolkit.storage import download
+    from toolkit.storage.store import Store
+    from toolkit.storage.uri import parse
+
+    into = asked.run.job_dir / FOLDER / channel.name
+    with at(f"channel {channel.name}"):
+        uri = parse(channel.uri)
+        store = Store(uri, own, timeout_s=TIMEOUT_S)
+        if not content:
+            _make_names(download.names(store, uri), into)
+            return msgspec.structs.replace(channel, folder=into)
+        came: list[int] = []
+        log.info(f"channel {channel.name}: fetching {channel.uri}")
+        path = download.fetch(store, uri, into, came.append)
+        log.info(f"channel {channel.name}: {sum(came):,} bytes")
+        return msgspec.structs.replace(channel, folder=path)
+
+
+def _make_names(names: list[str], into: Path) -> None:
+    for name in names:
+        path = into / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()

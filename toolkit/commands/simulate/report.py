@@ -1,0 +1,133 @@
+"""Pure: makes job.json, the platform's report of a job, and the summary for the console."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit.commands.jobs.folders import in_order
+from toolkit.commands.simulate.lifecycle import JobEnd, Lifecycle
+from toolkit.exit_codes import TEMPORARY_FAILURE
+from toolkit.job.outcome import Outcome
+from toolkit.job.report import JobReport, interruption_text, spot_words
+from toolkit.metrics.sample import Sample
+
+REASON_CHARACTERS = 1024  # DescribeTrainingJob keeps the first 1,024 characters of output/failure.
+
+
+def moment(seconds: float) -> str:
+    """Return a time in seconds since the epoch as 2026-01-31T12:00:00.250Z."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the host that failed first, as far as the hosts' outcomes show; "" if none failed.
+
+    A vanished host is always the cause. Otherwise the cause is the first host whose script failed by itself: a host
+    that was stopped or lost a peer (exit code 75) only follows another one.
+    """
+    failures = [host for host in lifecycle.failures if host in lifecycle.vanished] or lifecycle.failures
+    if not failures or failures[0] in lifecycle.vanished:
+        return failures[0] if failures else ""
+    told = [host for host in failures if host in outcomes]
+    own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE]
+    agreed = {outcomes[host].host for host in own}
+    if len(agreed) == 1 and agreed <= set(failures):  # With the link, the hosts agree on the first failure.
+        return agreed.pop()
+    return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
+
+
+def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the host that caused the failure; "" if none did, or for a hang of no single host."""
+    told = outcomes.get(verdict.host)
+    return "" if told is not None and told.cause.kind == "Hang" and not told.host else verdict.host
+
+
+def own_end(outcome: Outcome, host: str) -> str:
+    """Return what happened on *host* itself, "" if it succeeded."""
+    if outcome.status == "succeeded":
+        return ""
+    if outcome.cause.kind == "Hang":
+        return "hung"
+    if outcome.status == "failed" and outcome.host not in ("", host):
+        return f"{outcome.here or 'ended with it'}; host {outcome.host} was the cause"
+    if outcome.status == "failed" and outcome.cause.process and outcome.cause.ended:
+        return f"{outcome.cause.process} {outcome.cause.ended}"
+    return outcome.cause.text.partition("\n")[0]
+
+
+def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
+    """Return the platform's FailureReason; *failure* is the host's output/failure, "" if it wrote none."""
+    if verdict.status != "Failed":
+        return ""
+    if vanished:
+        return f"InternalServerError: host {verdict.host} vanished"
+    said = failure.strip()[:REASON_CHARACTERS]
+    return f"AlgorithmError: {said or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
+
+
+def no_space(job_dir: Path, verdict: JobEnd, failure: str, last_line: str) -> str:
+    """Return the FailureReason of a job that filled its disk. *failure*: the host's output/failure, *last_line*: the
+    last line of its script; "" where there is none."""
+    said = failure.strip()[:REASON_CHARACTERS] or last_line
+    if verdict.status != "Failed":
+        said = "the results could not be packed; each host's own are in hosts/"
+    return f"InternalServerError: no space left on the disk of {job_dir}: {said or f'{verdict.host} ended'}"
+
+
+def last_values(samples: Iterable[Sample], before: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
+    """Return the newest sample of each metric, from the lowest rank that prints it.
+
+    *samples* are ordered by time; *before* is this function's result for the samples before them.
+    """
+    newest = dict(before or {})
+    for sample in samples:
+        shown = newest.get(sample.name)
+        if shown is None or _place(sample) <= _place(shown):
+            newest[sample.name] = sample
+    return newest
+
+
+def value_text(value: float) -> str:
+    """Return *value* short enough for a table."""
+    return f"{value:.6g}"
+
+
+def summary(report: JobReport, job_dir: Path) -> str:
+    """Return the summary that is printed at the job's end."""
+    end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
+    lines = [f"{report.name}: {end}, exit code {report.exit_code}"]
+    if report.failure_reason:
+        # The traceback follows the first empty line; the rank has already printed it.
+        lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
+    for host, told in sorted(report.hosts.items(), key=lambda each: in_order(each[0])):
+        cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
+        lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
+    for name, value in report.metrics.items():
+        doubt = "  (its regex misreads some numbers: the log says which)" if name in report.misread else ""
+        lines.append(f"  {name:<23} {_shown(value)}{doubt}")
+    if report.managed_spot:
+        lines += [f"  {each}" for each in (*map(interruption_text, report.interruptions), *spent(report))]
+    else:
+        billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
+        lines.append(f"  {report.training_seconds:g} s of training{billed}")
+    lines += [f"  note: {note}" for note in report.notes]
+    lines.append(f"  {job_dir}: {', '.join(['job.json', *report.artifacts.values()])}")
+    return "\n".join(lines)
+
+
+def spent(report: JobReport) -> tuple[str, ...]:
+    """Return the seconds of all hosts, and what a job with interruptions saved."""
+    return spot_words(round(report.training_seconds * max(len(report.hosts), 1), 3), report.billable_seconds)
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else value_text(value)
+
+
+def _place(sample: Sample) -> int:
+    return sample.rank or 0
+
+
+def _failed_at_ns(outcome: Outcome, order: int) -> tuple[int, int]:
+    stamps = [end.ended_ns for end in outcome.exits if not end.ok and not end.signalled]
+    return (min(stamps) if stamps else 2**63, order)

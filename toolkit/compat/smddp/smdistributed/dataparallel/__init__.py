@@ -1,5 +1,0 @@
-"""smdistributed.dataparallel over the toolkit's open backend (toolkit/dataparallel, docs/smddp.md)."""
-
-from toolkit.dataparallel.module import start_profiler, stop_profiler
-
-__all__ = ["start_profiler", "stop_profiler"]

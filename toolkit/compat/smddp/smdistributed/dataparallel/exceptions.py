@@ -1,5 +1,0 @@
-"""The exceptions of the old library; sagemaker-training collects the names of these classes."""
-
-from toolkit.dataparallel.exceptions import SMDDPError, SMDDPNotInitializedError
-
-__all__ = ["SMDDPError", "SMDDPNotInitializedError"]

@@ -1,5 +1,0 @@
-"""Importing this module registers the backend "smddp" with torch.distributed; it defines nothing."""
-
-from toolkit.dataparallel.backend import register
-
-register()

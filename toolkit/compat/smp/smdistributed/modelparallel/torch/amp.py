@@ -1,3 +1,0 @@
-"""smp.amp."""
-
-from toolkit.modelparallel.torch.scaling import GradScaler as GradScaler

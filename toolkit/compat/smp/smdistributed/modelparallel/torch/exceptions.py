@@ -1,5 +1,0 @@
-"""The exceptions of the old library; sagemaker-training collects the names of these classes."""
-
-from toolkit.modelparallel.errors import NotInitialized, PeerLost, SMPError
-
-__all__ = ["NotInitialized", "PeerLost", "SMPError"]

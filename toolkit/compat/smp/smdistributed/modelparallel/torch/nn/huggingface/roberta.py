@@ -1,5 +1,0 @@
-"""smp.nn.huggingface.roberta."""
-
-from toolkit.modelparallel.torch.translation import names as _names
-
-globals().update(_names("roberta"))

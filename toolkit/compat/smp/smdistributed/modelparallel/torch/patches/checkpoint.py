@@ -1,4 +1,0 @@
-"""smp.patches.checkpoint."""
-
-from toolkit.modelparallel.torch.activation import checkpoint as checkpoint
-from toolkit.modelparallel.torch.activation import checkpoint_sequential as checkpoint_sequential

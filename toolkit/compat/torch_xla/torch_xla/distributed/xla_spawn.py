@@ -1,8 +1,0 @@
-"""`python -m torch_xla.distributed.xla_spawn [--num_gpus N] SCRIPT ARGUMENTS...`"""
-
-import sys
-
-from toolkit.xla import rank
-
-if __name__ == "__main__":
-    rank.spawned(sys.argv[1:])

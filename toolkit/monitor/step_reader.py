@@ -1,0 +1,102 @@
+"""Collects the steps of this host's ranks: from the start-up hook's rings, else from heartbeats (toolkit.status)."""
+
+import os
+from pathlib import Path
+
+from toolkit.monitor.processes import ancestors
+from toolkit.monitor.rings import MOST_RINGS, Ring, step_of
+from toolkit.series.step_records import Step
+from toolkit.status_pages import pages
+from toolkit.status_pages.layout import RANK_NAME, STEPS_NAME
+
+_RING = STEPS_NAME.partition("%")[0]
+
+
+class Steps:
+    """`drain` returns what is new. Call it about once a second: a ring keeps 4,096 steps, a page only the last one."""
+
+    def __init__(self, folder: Path, attempt: int, offset_s: float) -> None:
+        """*offset_s*: seconds since the epoch less seconds of the monotonic clock."""
+        self._folder = folder
+        self._attempt = attempt
+        self._offset_s = offset_s
+        self._ranks: dict[int, int] = {}
+        self._rings: dict[int, Ring] = {}
+        self._rank_of: dict[int, int] = {}
+        self._beats: dict[int, int] = {}
+        self._changed_ns = 0
+
+    def add(self, rank: int, pid: int) -> None:
+        """Note that *rank* runs as *pid*."""
+        self._ranks[pid] = rank
+
+    def drain(self) -> list[Step]:
+        """Return the steps that ended since the last call, by rank."""
+        self._open()
+        found = []
+        for pid, ring in tuple(self._rings.items()):
+            rank = self._rank(pid)
+            if rank is None:
+                continue
+            try:
+                new = list(ring.new())
+            except (OSError, ValueError):
+                continue  # A file that was cut: the rank's own doing.
+            found += [step_of(rank, self._attempt, self._offset_s, *each) for each in new]
+        return found + self._heartbeats()
+
+    def close(self) -> None:
+        for ring in self._rings.values():
+            ring.close()
+
+    def _open(self) -> None:
+        """Open the rings that were made since the last look."""
+        try:
+            changed_ns = os.stat(self._folder).st_mtime_ns
+            if changed_ns == self._changed_ns or len(self._rings) >= MOST_RINGS:
+                return
+            self._changed_ns = changed_ns
+            names = [name for name in os.listdir(self._folder) if name.startswith(_RING)]
+        except OSError:
+            return  # No rank has started yet.
+        for name in names:
+            digits = name.removeprefix(_RING)
+            if digits.isdecimal() and int(digits) not in self._rings:
+                try:
+                    self._rings[int(digits)] = Ring(self._folder / name)
+                except (OSError, ValueError):
+                    self._changed_ns = 0  # It is being written: look again.
+
+    def _rank(self, pid: int) -> int | None:
+        """Return the rank that *pid* is, or that started it; the only rank, if *pid* has ended."""
+        if pid in self._ranks:
+            return self._ranks[pid]
+        if pid not in self._rank_of:
+            above = next((self._ranks[each] for each in ancestors(pid) if each in self._ranks), None)
+            if above is None and len(self._ranks) == 1:
+                above = next(iter(self._ranks.values()))
+            if above is None:
+                return None
+            self._rank_of[pid] = above
+        return self._rank_of[pid]
+
+    def _heartbeats(self) -> list[Step]:
+        """Return the newest heartbeat of each rank whose steps the hook does not measure."""
+        found = []
+        measured = {self._rank(pid) for pid in self._rings}
+        for pid, rank in self._ranks.items():
+            if rank in measured:
+                continue
+            page = pages.read_rank(self._folder / (RANK_NAME % pid))
+            if (
+                page is None
+                or page.step is None
+                or page.step_time_ns is None
+                or self._beats.get(pid) == page.heartbeats
+            ):
+                continue
+            self._beats[pid] = page.heartbeats
+            step_s = page.step_ns / 1e9 if page.step_ns else None
+            durations = (step_s, None, None, None, None, None, None)
+            found.append(step_of(rank, self._attempt, self._offset_s, page.step, page.step_time_ns, durations))
+        return found

@@ -1,0 +1,1 @@
+"""Code that runs inside the interpreter of a rank, not in `train`."""

@@ -1,0 +1,3 @@
+"""smp.amp."""
+
+from toolkit.rank.modelparallel.torch.scaling import GradScaler as GradScaler

@@ -1,0 +1,5 @@
+"""smp.nn.huggingface.gptj."""
+
+from toolkit.rank.modelparallel.torch.translation import names as _names
+
+globals().update(_names("gptj"))

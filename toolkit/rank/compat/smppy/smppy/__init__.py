@@ -1,0 +1,5 @@
+"""SageMaker Profiler, by its name before December 2023 (docs/profiler.md)."""
+
+from toolkit.rank.profiler.smppy import Config, SMProfiler, annotate, annotation_begin, annotation_end
+
+__all__ = ["Config", "SMProfiler", "annotate", "annotation_begin", "annotation_end"]

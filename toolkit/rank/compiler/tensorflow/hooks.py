@@ -1,0 +1,149 @@
+"""Compiles the tf.functions of the script that compute gradients.
+
+The private names are those of TensorFlow 2.12 to 2.21: polymorphic_function.Function with `_jit_compile`, `_clone` and
+`_list_all_concrete_functions`. Where one is missing, attach() raises, and nothing is compiled.
+"""
+
+import functools
+import importlib
+import os
+import sys
+from _thread import get_ident
+
+from . import graphs, keras_hooks
+from .function import TrainingFunction, Way
+from .session import Session, begin
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+PLAN = "_toolkit_training"  # An attribute of a tf.function: its TrainingFunction, or False if it is none.
+# Their tf.functions are their own matter: Keras's training function has a hook of its own (keras_hooks.py).
+LIBRARIES = ("tensorflow", "keras", "tf_keras", "horovod", "tensorflow_probability", "toolkit", "smdistributed")
+
+
+def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:
+    """Attach to the module tensorflow, as *asked* (train/launchers/compiler_variables.py)."""
+    if asked.get("compile", "off") == "off":
+        return
+    if os.environ.get("SM_HP_MP_PARAMETERS"):
+        sys.stderr.write("[toolkit] compiler: off: the model parallel library runs the steps of this job\n")
+        return
+    session = begin(module, asked)
+    if session.dump:
+        os.makedirs(session.dump, exist_ok=True)
+        flags = os.environ.get("XLA_FLAGS", "")
+        if "--xla_dump_to" not in flags:  # Read when the first function is compiled.
+            os.environ["XLA_FLAGS"] = (flags + " --xla_dump_to=" + session.dump).strip()
+    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+    backprop = importlib.import_module("tensorflow.python.eager.backprop")
+    context = importlib.import_module("tensorflow.python.eager.context")
+    _count_gradients(session, backprop.GradientTape)
+    _take_calls(session, polymorphic.Function, context.executing_eagerly)
+    keras_hooks.attach_early(session)
+
+
+def _count_gradients(session: Session, tape: "Any") -> None:
+    gradient = tape.gradient
+
+    @functools.wraps(gradient)
+    def counted(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+        session.gradients += 1
+        made = gradient(self, *arguments, **named)
+        if session.compiles_calls and session.ballot is not None:
+            return session.ballot.guarded(session.tensorflow, made, 1)
+        return made
+
+    tape.gradient = counted
+
+
+def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
+    calls, clone = function.__call__, function._clone
+    running: set[int] = set()  # Threads that are in a tf.function.
+
+    @functools.wraps(calls)
+    def call(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+        plan = getattr(self, PLAN, None)
+        thread = get_ident()
+        if thread in running or not is_eager():
+            return calls(self, *arguments, **named)
+        running.add(thread)
+        try:
+            if plan:
+                return plan(*arguments, **named)
+            session.last = self
+            if plan is False:
+                return calls(self, *arguments, **named)
+            return first(self, arguments, named)
+        finally:
+            running.discard(thread)
+
+    def first(self: "Any", arguments: "Any", named: "Any") -> "Any":
+        if self._jit_compile is not None or self._run_functions_eagerly or not _is_the_scripts(self):
+            setattr(self, PLAN, False)
+            return calls(self, *arguments, **named)
+        traced, models = session.gradients, session.models
+        made = calls(self, *arguments, **named)
+        if session.gradients == traced:
+            setattr(self, PLAN, False)
+            return made
+        plan = TrainingFunction(session, _name(self), native(self), ways(self, session.models > models))
+        setattr(self, PLAN, plan)
+        plan.ran_first()
+        return made
+
+    def native(self: "Any") -> "Any":
+        def step(*arguments: "Any", **named: "Any") -> "Any":
+            session.last = self
+            return calls(self, *arguments, **named)
+
+        return step
+
+    def ways(self: "Any", calls_models: bool) -> "Any":
+        def find(found: "frozenset[str]") -> "list[Way] | str":
+            if graphs.DEVICES in found:
+                return graphs.LOOP
+            possible = []
+            blocking = graphs.obstacles(found, with_input=True)
+            if not blocking:
+                possible.append(Way("the whole step", lambda: twin(self, jit=True)))
+            if calls_models:
+                possible.append(Way("the model's forward and backward pass", lambda: twin(self, jit=None), calls=True))
+            if possible:
+                return possible
+            return "XLA cannot compile %s, and no Keras model is called" % ", ".join(blocking)
+
+        return find
+
+    def twin(self: "Any", jit: "bool | None") -> "Any":
+        made = clone(self, None)
+        made._jit_compile = jit
+        setattr(made, PLAN, False)
+
+        def step(*arguments: "Any", **named: "Any") -> "Any":
+            return calls(made, *arguments, **named)
+
+        step.function = made  # type: ignore[attr-defined]
+        return step
+
+    function.__call__ = call
+
+
+def _is_the_scripts(function: "Any") -> bool:
+    """True if the code of the tf.function is not that of a library of LIBRARIES."""
+    code = getattr(function, "_key_for_call_stats", None)
+    path = getattr(code, "co_filename", "")
+    for name in LIBRARIES:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and path.startswith(os.path.dirname(file) + os.sep):
+            return False
+    return True
+
+
+def _name(function: "Any") -> str:
+    code = getattr(function, "_key_for_call_stats", None)
+    path, line = getattr(code, "co_filename", ""), getattr(code, "co_firstlineno", 0)
+    name = str(getattr(code, "co_qualname", None) or getattr(function, "_name", "") or "a tf.function")
+    return "%s (%s:%d)" % (name, os.path.basename(path), line) if path else name

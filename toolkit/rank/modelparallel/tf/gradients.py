@@ -1,0 +1,55 @@
+"""get_gradients for Keras's optimizers, which have lost it (Keras 3, and tf_keras's but the legacy ones)."""
+
+from typing import Any
+
+from toolkit.rank.modelparallel import norms
+from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.tf import convert, layers
+from toolkit.rank.modelparallel.tf.running import RUNNING
+
+
+def supply_get_gradients() -> None:
+    """Give the script's Keras's optimizers `get_gradients(loss, params)`, which takes part in the step."""
+    kinds = [layers.keras().optimizers.Optimizer]
+    legacy = getattr(layers.keras().optimizers, "legacy", None)
+    if legacy is not None and hasattr(legacy, "Optimizer"):
+        kinds.append(legacy.Optimizer)
+    for kind in kinds:
+        kind.get_gradients = get_gradients
+
+
+def notice_norms() -> None:
+    """Say so where the script, or an optimizer with global_clipnorm, clips by the norm of this rank's gradients."""
+    import sys
+
+    import tensorflow as tf
+
+    # tf_keras calls TensorFlow's function, Keras 3 one of its own.
+    for owner in (tf, sys.modules.get("keras.src.optimizers.base_optimizer")):
+        if hasattr(owner, "clip_by_global_norm"):
+            instead = "use tf.clip_by_norm, tf.clip_by_value, or an optimizer's clipnorm or clipvalue"
+            norms.notice(owner, "clip_by_global_norm", instead, wrap=convert.not_converted)
+
+
+def get_gradients(_optimizer: Any, loss: Any, params: Any) -> list[Any]:
+    """Return the gradients of *loss* by *params*, a list of variables. Only in a function with @smp.step.
+
+    Raises:
+        SMPError: outside a step, or *loss* does not depend on a variable.
+    """
+    import tensorflow as tf
+
+    trace = RUNNING.trace
+    if trace is None:
+        raise SMPError("get_gradients was called outside a step: expected a call in a function with @smp.step")
+    variables = [layers.stored(variable) for variable in params]
+    anchors = [anchor for anchor in trace.anchors if anchor.graph is tf.compat.v1.get_default_graph()]
+    found = tf.gradients(loss, variables + anchors)[: len(variables)]
+    for variable, gradient in zip(variables, found, strict=True):
+        if gradient is None:
+            raise SMPError(
+                f"The loss does not depend on variable {variable.name}: expected only variables that it depends on. "
+                "Leave its layer out, or set layer.trainable = False."
+            )
+    trace.differentiated(found)
+    return list(found)

@@ -1,0 +1,103 @@
+"""Whether a model is a chain, and which of its modules are which stage.
+
+A chain is an nn.Sequential, alone or inside modules that hold nothing else, whose children lie on devices 0, 1, 2, ...
+in this order. Sequentials inside it that are divided between devices count as their children.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from toolkit.rank.modelparallel.torch.chain.structure import has_hooks, has_hooks_for_all
+
+Named = tuple[str, Any]
+MARK = "_smp_checkpointing"  # activation.py's.
+
+
+class NotAChainError(Exception):
+    """The reason, for people."""
+
+
+class Link(NamedTuple):
+    """A module of the chain, and the Sequential that it is in."""
+
+    path: str
+    module: Any
+    parent: Any
+
+
+class Layout(NamedTuple):
+    """`stages[device]`: what it runs, in order. `wrappers`: the (path, module) around it, outside first, the last one
+    the Sequential."""
+
+    stages: tuple[tuple[Link, ...], ...]
+    wrappers: tuple[Named, ...]
+
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """Return the paths of each stage's modules."""
+        return tuple(tuple(f"{link.path} ({type(link.module).__name__})" for link in stage) for stage in self.stages)
+
+
+def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
+    """Return the layout of *root*, whose module at a path is on device `device_of(path)`, 0 to *devices* - 1.
+
+    Raises:
+        NotAChainError: it is none.
+    """
+    wrappers = [("", root)]
+    while not _is_sequential(wrappers[-1][1]):
+        wrappers.append(_only_child(*wrappers[-1]))
+    if has_hooks_for_all():
+        raise NotAChainError("there are hooks for all modules")
+    for path, module in wrappers:
+        if has_hooks(module):
+            raise NotAChainError(f"{_named(path, module)} has hooks")
+    stages: list[list[Link]] = [[] for _ in range(devices)]
+    last = 0
+    for link in _links(*wrappers[-1], device_of):
+        here = device_of(link.path)
+        if here < last:
+            raise NotAChainError(
+                f"{_named(link.path, link.module)} is in partition {here}, after a module of partition {last}"
+            )
+        last = here
+        stages[here].append(link)
+    for device, stage in enumerate(stages):
+        if not stage:
+            raise NotAChainError(f"partition {device} has none of the modules of {_named(*wrappers[-1])}")
+    return Layout(tuple(map(tuple, stages)), tuple(wrappers))
+
+
+def _only_child(path: str, module: Any) -> Named:
+    children = list(module._modules.items())
+    if len(children) != 1 or children[0][1] is None or module._parameters or module._buffers:
+        raise NotAChainError(f"{_named(path, module)} is not a torch.nn.Sequential, nor holds one alone")
+    name, child = children[0]
+    return _below(path, name), child
+
+
+def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[Link]:
+    for name, child in module._modules.items():
+        inside = _below(path, name)
+        devices = {device_of(its) for its, _ in child.named_modules(prefix=inside, remove_duplicate=False)}
+        if len(devices) == 1:
+            yield Link(inside, child, module)
+        elif _is_sequential(child) and not has_hooks(child):
+            yield from _links(inside, child, device_of)
+        else:
+            raise NotAChainError(f"{_named(inside, child)} is divided between partitions {sorted(devices)}")
+
+
+def _is_sequential(module: Any) -> bool:
+    # Activation checkpointing puts a forward of its own into the Sequential; `grouped` takes it into account.
+    is_plain = "forward" not in vars(module) or MARK in vars(module)
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and is_plain
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _named(path: str, module: Any) -> str:
+    return f"{path or 'the model'} ({type(module).__name__})"

@@ -1,0 +1,268 @@
+"""Measures a model's modules in whole runs of one microbatch on one rank: what each costs by itself.
+
+One run counts: calls, tensors in and out, saved activations, floating-point operations. With `times`, two more runs are
+timed, forward and backward, and modules of equal class, parameters and tensors have the time of the fastest of them. A
+node of the backward pass belongs to the module whose forward pass made it; autograd numbers nodes in the order of their
+making. Recomputation inside the backward pass (activation checkpointing) is time of the recomputed modules.
+
+Everything of a run is on the calling thread. The caller puts back what the runs change (partitioning.py).
+"""
+
+import contextlib
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+from toolkit.rank.modelparallel.torch.saved import counting
+
+TIMED_RUNS = 2
+# What an untimed module is taken to need: a processor's rates. Only their ratio matters to the partition.
+OPERATIONS_PER_S = 1e11
+BYTES_PER_S = 1e10
+# The backward pass of a layer computes the gradients of its input and of its parameters.
+WITH_BACKWARD = 3
+
+
+class Figures:
+    """What one module costs by itself, without what it calls."""
+
+    def __init__(self) -> None:
+        self.first_call = -1
+        self.calls = 0
+        self.recomputations = 0
+        self.input_bytes = 0
+        self.output_bytes = 0
+        self.saved_bytes = 0
+        self.operations = 0
+        self.made_bytes = 0
+        self.time_s = 0.0
+
+    @property
+    def estimated_s(self) -> float:
+        """Seconds of forward and backward by operations and by bytes of results."""
+        return WITH_BACKWARD * (self.operations / OPERATIONS_PER_S + self.made_bytes / BYTES_PER_S)
+
+
+class Measurement:
+    """The figures of the modules of *root* by path, after `run`.
+
+    `uses`: (module, owner) where the module computes with a parameter that only the owner holds: the two need one
+    device, as an attention layer and the projection whose weight it takes without calling it.
+    """
+
+    def __init__(self, root: nn.Module, call_once: Callable[[], Any]) -> None:
+        self.figures = {path: Figures() for path, _ in root.named_modules()}
+        self._root = root
+        self._call_once = call_once
+        self.uses: set[tuple[str, str]] = set()
+        self._kept = {_storage(one) for one in root.buffers()}
+        self._owners: dict[int, list[str]] = {}
+        for path, module in root.named_modules():
+            for one in module._parameters.values():
+                if one is not None:
+                    self._owners.setdefault(_storage(one), []).append(path)
+        self._kept |= self._owners.keys()
+        self._order = 0
+
+    def run(self, *, times: bool) -> None:
+        """Run the microbatch once, and with *times* twice more."""
+        self._count()
+        if times:
+            runs = [self._time() for _ in range(TIMED_RUNS)]
+            best: dict[Any, float] = {}
+            for path, its in self.figures.items():
+                if its.calls:
+                    kind = self._kind(path)
+                    here_s = min(found.get(path, 0.0) for found in runs) / its.calls
+                    best[kind] = min(here_s, best.get(kind, here_s))
+            for path, its in self.figures.items():
+                its.time_s = best[self._kind(path)] * its.calls if its.calls else 0.0
+
+    def _kind(self, path: str) -> Any:
+        """Return what modules of equal cost have in common."""
+        module, its = self._root.get_submodule(path), self.figures[path]
+        shapes = tuple((name, tuple(one.shape)) for name, one in module.named_parameters())
+        each = (its.input_bytes / its.calls, its.output_bytes / its.calls, its.recomputations / its.calls)
+        return type(module), module.extra_repr(), shapes, each
+
+    def _count(self) -> None:
+        stack: list[str] = []
+        seen: set[int] = set()
+
+        def enter(path: str, args: Any) -> None:
+            its = self.figures[path]
+            stack.append(path)
+            if _in_backward():
+                its.recomputations += 1
+                return
+            if its.first_call < 0:
+                its.first_call, self._order = self._order, self._order + 1
+            its.calls += 1
+            its.input_bytes += _bytes(args)
+
+        def leave(path: str, output: Any) -> None:
+            stack.pop()
+            if not _in_backward():
+                self.figures[path].output_bytes += _bytes(output)
+
+        def pack(tensor: Tensor) -> Tensor:
+            key = _storage(tensor)
+            if stack and not _in_backward() and key not in seen and key not in self._kept:
+                seen.add(key)
+                kept.append(tensor.untyped_storage())
+                self.figures[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
+            return tensor
+
+        def count(func: Any, args: Any, kwargs: Any, found: Any) -> None:
+            if stack:
+                its = self.figures[stack[-1]]
+                its.operations += _operations(func, args, kwargs, found)
+                its.made_bytes += 0 if func.is_view else _bytes(found)
+                if not _in_backward():
+                    self._note_uses(stack[-1], (args, kwargs))
+
+        # Alive to the end of the run: an address then stands for one storage. No tensors, whose graph holds `pack`, so
+        # that one without a backward pass would never be freed.
+        kept: list[torch.UntypedStorage] = []
+        with _hooked(self._root, enter, leave), counting(pack, lambda tensor: tensor), _Operations(count):
+            self._call_once()
+
+    def _note_uses(self, path: str, values: Any) -> None:
+        for one in tree_leaves(values):
+            owners = self._owners.get(_storage(one), ()) if isinstance(one, Tensor) else ()
+            if owners and path not in owners:
+                self.uses.add((path, owners[0]))
+
+    def _time(self) -> dict[str, float]:
+        clock = _Clock()
+        numbers: list[int] = [0]  # Ascending: autograd's next number when the module at the same place began to run.
+        running: list[str | None] = [None]
+
+        def note(path: str | None) -> None:
+            numbers.append(torch._C._autograd._get_sequence_nr())
+            running.append(path)
+
+        def enter(path: str, _args: Any) -> None:
+            note(path)
+            clock.push(path)
+
+        def leave(_path: str, output: Any) -> None:
+            clock.pop()
+            note(clock.top)
+            if clock.top is None:
+                nodes_of(output)
+
+        def nodes_of(output: Any) -> None:
+            left = [one.grad_fn for one in tree_leaves(output) if isinstance(one, Tensor) and one.grad_fn is not None]
+            while left:
+                node = left.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                left += [other for other, _ in node.next_functions if other is not None]
+                path = running[bisect_right(numbers, node._sequence_nr()) - 1]
+                # Nodes that add to a parameter's gradient have the highest number, and no module.
+                if path is not None and not hasattr(node, "variable"):
+                    node.register_prehook(lambda *_, path=path: clock.push(path))
+                    node.register_hook(lambda *_: clock.pop())
+
+        seen: set[Any] = set()
+        with _hooked(self._root, enter, leave):
+            self._call_once()
+        return clock.spent_s
+
+
+class _Clock:
+    """Seconds by name, of the innermost name at each moment."""
+
+    def __init__(self) -> None:
+        self.spent_s: dict[str, float] = {}
+        self._stack: list[str] = []
+        self._since_s = 0.0
+
+    @property
+    def top(self) -> str | None:
+        return self._stack[-1] if self._stack else None
+
+    def push(self, name: str) -> None:
+        self._book()
+        self._stack.append(name)
+
+    def pop(self) -> None:
+        self._book()
+        self._stack.pop()
+
+    def _book(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now_s = time.perf_counter()
+        if self._stack:
+            self.spent_s[self._stack[-1]] = self.spent_s.get(self._stack[-1], 0.0) + now_s - self._since_s
+        self._since_s = time.perf_counter()
+
+
+class _Operations(TorchDispatchMode):
+    """Calls *count*(operator, arguments, keyword arguments, result) after each operation."""
+
+    def __init__(self, count: Callable[[Any, Any, Any, Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._count = count
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """True, torch's default, would import torch.compile's machinery: 0.7 s, for models that are not compiled."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self._count(func, args, kwargs or {}, found)
+        return found
+
+
+def _operations(func: Any, args: Any, kwargs: Any, found: Any) -> int:
+    name = func._overloadpacket
+    if name is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        return int(sdpa_flop_count(*(one.shape for one in args[:3])))  # type: ignore[no-untyped-call]
+    formula = flop_registry.get(name)
+    return int(formula(*args, **kwargs, out_val=found)) if formula is not None else 0
+
+
+@contextlib.contextmanager
+def _hooked(root: nn.Module, enter: Callable[[str, Any], None], leave: Callable[[str, Any], None]) -> Iterator[None]:
+    """Call enter(path, arguments) before, and leave(path, output) after each call of a module in the block."""
+    handles: list[Any] = []
+
+    def hook(module: nn.Module, path: str) -> Iterable[Any]:
+        before = lambda _, args, kwargs: enter(path, (args, kwargs))  # noqa: E731
+        after = lambda _, __, output: leave(path, output)  # noqa: E731
+        yield module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        yield module.register_forward_hook(after)
+
+    try:
+        for path, module in root.named_modules():
+            handles += hook(module, path)
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _in_backward() -> bool:
+    """True while a module is run again for its backward pass."""
+    return torch._C._current_autograd_node() is not None
+
+
+def _bytes(values: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in tree_leaves(values) if isinstance(one, Tensor))
+
+
+def _storage(tensor: Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key

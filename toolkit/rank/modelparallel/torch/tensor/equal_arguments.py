@@ -1,0 +1,57 @@
+"""Whether tensor parallel ranks call a step with arguments that fit: unequal shapes would corrupt their exchange."""
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from toolkit.rank.modelparallel import objects, world
+from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.torch import wire
+
+
+def check(args: Any, kwargs: Any, *, is_first: bool) -> None:
+    """Compare the shapes of a step's arguments with those of the other tensor parallel ranks, which call this, too.
+
+    With prescaled_batch the values must be equal; in the first step they are compared. The random numbers of the step
+    are then the first rank's, so that dropout between distributed modules is equal, too.
+
+    Raises:
+        SMPError: they differ.
+    """
+    here = world.current()
+    if len(here.group("tp")) == 1:
+        return
+    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    shapes = [tuple(each.shape) for each in tensors]
+    is_prescaled = here.cfg.prescaled_batch
+    sums = [zlib.crc32(each) for each in wire.buffers(tensors)] if is_first and is_prescaled else []
+    random = _random_states() if is_prescaled else []
+    said = objects.allgather((shapes, sums, random), objects.CommGroup.TP_GROUP)
+    first = here.group("tp")[0]
+    for rank, (its_shapes, its_sums, _) in zip(here.group("tp"), said, strict=True):
+        if its_shapes != said[0][0]:
+            raise SMPError(
+                f"@smp.step: expected tensors of equal shapes on the ranks of a tensor parallel group, found "
+                f"{said[0][0]} on rank {first} and {its_shapes} on rank {rank}: give all ranks batches of one size "
+                "(DataLoader's drop_last=True)"
+            )
+        if its_sums != said[0][1]:
+            raise SMPError(
+                "@smp.step: expected equal samples on the ranks of a tensor parallel group, because prescaled_batch "
+                f"is true, found others on rank {rank} than on rank {first}: choose the samples by smp.rdp_rank() and "
+                "smp.rdp_size(), or set prescaled_batch to false"
+            )
+    for number, state in enumerate(said[0][2]):
+        _set_random_state(number, state)
+
+
+def _random_states() -> list[Tensor]:
+    """Return the states of the CPU's generator and, if there is one, of this rank's CUDA device's."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
+
+
+def _set_random_state(number: int, state: Tensor) -> None:
+    (torch.set_rng_state, torch.cuda.set_rng_state)[number](state)

@@ -1,0 +1,135 @@
+"""Attaches the step timer to torch: optimizers, data loaders, backward, saves. No result of any of them changes.
+
+Only public hooks are used where torch has one (optimizers, from torch 2.0 on). Else a function is wrapped: where the
+script replaces it later, with or without calling ours, the script's counts.
+"""
+
+import functools
+import sys
+from time import monotonic_ns
+
+from .arming import arm
+from .step_timer import StepTimer, timer
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+MARK = "_toolkit_times_it"
+
+
+def attach(torch: "ModuleType") -> None:
+    """Attach the step timer of this process to *torch*, once."""
+    if getattr(torch, MARK, False):
+        return
+    setattr(torch, MARK, True)
+    ours = timer()
+    _optimizers(ours)
+    arm()
+    if ours.folder or ours.on_start is not None:  # Else steps are only counted.
+        _loaders(torch, ours)
+    if ours.folder:
+        _backward(torch, ours)
+        _saves(torch, ours)
+
+
+def _optimizers(ours: StepTimer) -> None:
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    before = getattr(optimizer, "register_optimizer_step_pre_hook", None)
+    after = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if before is not None and after is not None:
+        before(ours.optimizer_begins if ours.folder else ours.counted_begins)
+        after(ours.optimizer_ends if ours.folder else ours.counted_ends)
+
+
+def _loaders(torch: "ModuleType", ours: StepTimer) -> None:
+    loading = sys.modules.get("torch.utils.data.dataloader")
+    if loading is None:
+        return
+    is_training: Callable[[], bool] = torch.is_grad_enabled
+
+    def timed(function: "Callable[..., Any]") -> "Callable[..., Any]":
+        @functools.wraps(function)
+        def wrapper(self: "Any") -> "Any":
+            if ours.is_elsewhere() or not is_training():
+                return function(self)
+            begin_ns = monotonic_ns()
+            try:
+                return function(self)
+            finally:
+                ours.fetched(begin_ns, monotonic_ns())
+
+        return wrapper
+
+    iterator, loader = loading._BaseDataLoaderIter, loading.DataLoader
+    iterator.__next__ = timed(iterator.__next__)
+    loader.__iter__ = timed(loader.__iter__)  # It starts the workers.
+
+
+def _backward(torch: "ModuleType", ours: StepTimer) -> None:
+    backward = torch.autograd.backward
+    when_computed = _when_computed(torch)
+    runs = False
+
+    @functools.wraps(backward)
+    def timed_backward(*arguments: "Any", **named: "Any") -> "Any":
+        nonlocal runs
+        if runs or ours.is_elsewhere():  # Checkpointed parts of a model go backward inside of backward.
+            return backward(*arguments, **named)
+        runs = True
+        computed: list[int] = []
+        hook = when_computed(arguments, computed)
+        begin_ns = monotonic_ns()
+        try:
+            return backward(*arguments, **named)
+        finally:
+            runs = False
+            ours.went_backward(begin_ns, monotonic_ns(), *computed[:1])
+            if hook is not None:
+                hook.remove()
+
+    torch.autograd.backward = timed_backward  # Tensor.backward takes it from here at each call.
+
+
+def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
+    """Return a function that has the autograd engine note the time at which this process has computed all gradients.
+
+    The engine calls what was queued during backward in this order, once the gradients are there. What waits for other
+    ranks (DistributedDataParallel) is queued later than at the loss, so its wait comes after the noted time.
+    """
+    distributed = torch.distributed
+    queue = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
+
+    def when_computed(arguments: "Any", computed: "list[int]") -> "Any":
+        if queue is None or not distributed.is_available() or not distributed.is_initialized() or not arguments:
+            return None
+        losses = arguments[0] if isinstance(arguments[0], (list, tuple)) else (arguments[0],)
+        loss = next((each for each in losses if getattr(each, "requires_grad", False)), None)
+        if loss is None:
+            return None
+        return loss.register_hook(lambda _: queue(lambda: computed.append(monotonic_ns())))
+
+    return when_computed
+
+
+def _saves(torch: "ModuleType", ours: StepTimer) -> None:
+    torch.save = timed_save = saving(torch.save, ours)  # type: ignore[attr-defined]
+    if "torch.serialization" in sys.modules:
+        sys.modules["torch.serialization"].save = timed_save  # type: ignore[attr-defined]
+
+
+def saving(function: "Callable[..., Any]", ours: StepTimer) -> "Callable[..., Any]":
+    """Return *function*, whose time counts as saving a checkpoint; what it saves by other functions counts once."""
+
+    @functools.wraps(function)
+    def timed(*arguments: "Any", **named: "Any") -> "Any":
+        if not ours.saving_begins():
+            return function(*arguments, **named)
+        try:
+            return function(*arguments, **named)
+        finally:
+            ours.saving_ends()
+
+    return timed

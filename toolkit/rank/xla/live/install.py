@@ -1,0 +1,118 @@
+"""Makes torch_xla work across processes on CPU: XLA computes, gloo transfers.
+
+Only torch_xla's basic functions are replaced, in the modules where torch_xla itself looks them up, with the same names,
+arguments and results. All code that is built on them (optimizer_step, broadcast_master_param, save, do_on_ordinals,
+ZeRO, FSDP, MpDeviceLoader) stays torch_xla's own.
+"""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from torch import Tensor
+
+from toolkit.rank.xla.live.collectives import C10D, OPS, Collectives
+from toolkit.rank.xla.live.group import HostGroup
+from toolkit.rank.xla.live.staging import ThroughHost, to_host
+from toolkit.rank.xla.place import Place
+
+
+def install(place: Place) -> None:
+    """Replace torch_xla's basic functions by ours."""
+    importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which we replace below.
+    ours = Collectives(place, ThroughHost())
+    for name in Collectives.NAMES:
+        _replace(xm, name, getattr(ours, name))
+    for name, value in _view(place).items():
+        _replace(xr, name, value)
+    backend = C10D.Backend
+    backend._plugins["XLA"] = backend._plugins["XLA"]._replace(creator_fn=HostGroup, extended_api=False)
+    backend.backend_capability["xla"] = ["xla", "cpu"]
+    handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
+    handlers["xla"] = lambda _url, *rest, **more: handlers["env"]("env://", *rest, **more)
+    _replace_functional()
+
+
+def _replace(module: Any, name: str, value: Any) -> None:
+    if not hasattr(module, name):
+        raise ImportError(f"torch_xla: expected {module.__name__}.{name}, found none: this release is not known here")
+    setattr(module, name, value)
+
+
+def _view(place: Place) -> dict[str, Callable[..., Any]]:
+    """Return torch_xla.runtime's functions about ranks. Every process has one device."""
+
+    def refused(auto: bool | None = False) -> None:
+        raise NotImplementedError(
+            "use_spmd: on CPU an SPMD mesh cannot reach over processes. Set one process per host and "
+            "CPU_NUM_DEVICES for its devices, or leave SPMD out."
+        )
+
+    return {
+        "world_size": lambda: place.size,
+        "global_ordinal": lambda: place.rank,
+        "local_ordinal": lambda: place.local_rank,
+        "process_count": lambda: place.size,
+        "process_index": lambda: place.rank,
+        "local_process_count": lambda: place.local_size,
+        "global_device_count": lambda: place.size,
+        "local_device_count": lambda: place.local_size,
+        "host_index": lambda: place.host,
+        "get_master_ip": lambda: place.master,
+        "use_spmd": refused,
+    }
+
+
+def _replace_functional() -> None:
+    """Replace torch's functional collectives (DTensor, tensor parallelism) on XLA tensors.
+
+    torch_xla's own become part of the rank's graph, and never reach another process.
+    """
+
+    def all_reduce(value: Tensor, reduce_op: str, group_name: str) -> Tensor:
+        (host,) = to_host([value])
+        options = C10D.AllreduceOptions()
+        group = C10D._resolve_process_group(group_name)
+        options.reduceOp = OPS["sum" if reduce_op == "avg" else reduce_op]
+        group.allreduce([host], options).wait()
+        if reduce_op == "avg":
+            host.div_(group.size())
+        return host.to(value.device)
+
+    def all_gather_into_tensor(value: Tensor, group_size: int, group_name: str) -> Tensor:
+        (host,) = to_host([value])
+        pieces = [torch.empty_like(host) for _ in range(group_size)]
+        C10D._resolve_process_group(group_name).allgather([pieces], [host], C10D.AllgatherOptions()).wait()
+        return torch.cat(pieces).to(value.device)
+
+    def reduce_scatter_tensor(value: Tensor, reduce_op: str, group_size: int, group_name: str) -> Tensor:
+        mine: int = C10D._resolve_process_group(group_name).rank()
+        return all_reduce(value, reduce_op, group_name).chunk(group_size)[mine].clone()
+
+    def all_to_all_single(
+        value: Tensor, output_split_sizes: list[int], input_split_sizes: list[int], group_name: str
+    ) -> Tensor:
+        (host,) = to_host([value])
+        received = torch.empty((sum(output_split_sizes), *host.shape[1:]), dtype=host.dtype)
+        group = C10D._resolve_process_group(group_name)
+        group.alltoall_base(received, host, output_split_sizes, input_split_sizes, C10D.AllToAllOptions()).wait()
+        return received.to(value.device)
+
+    def broadcast(value: Tensor, src: int, group_name: str) -> Tensor:
+        (host,) = to_host([value])
+        options = C10D.BroadcastOptions()
+        options.rootRank = src
+        C10D._resolve_process_group(group_name).broadcast([host], options).wait()
+        return host.to(value.device)
+
+    library: Any = vars(torch.library)["Library"]("_c10d_functional", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns of the kernel that we override.
+        for function in (all_reduce, all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single, broadcast):
+            library.impl(function.__name__, function, "XLA", allow_override=True)
+    vars(xm)["_toolkit_library"] = library  # Keep it: garbage collection would unregister it.

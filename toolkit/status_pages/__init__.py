@@ -1,0 +1,1 @@
+"""The pages in shared memory by which ranks tell `train` their status."""

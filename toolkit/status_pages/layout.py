@@ -1,0 +1,72 @@
+"""The layout of the files that `train` and a script share, in the private folder TOOLKIT_STATUS_FOLDER.
+
+`train` makes the folder, and `stop` in it, before it starts ranks. A process that uses `toolkit.status` writes
+`rank-<pid>`; one that ends by an exception leaves `raised-<pid>.json` (the start-up hook's work). Both sides use
+this file, so its imports must be cheap for a script: no msgspec, no typing (45 ms and 10 ms, measured).
+
+`rank-<pid>` and `stop` are a page each: a head, written once, and a body that changes in place. All fields are eight
+bytes, little-endian, aligned, so a field is always whole. A body begins and ends with a counter that every write
+increases: if the two differ, a write is under way, or its writer was killed during it.
+"""
+
+import struct
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+VARIABLE = "TOOLKIT_STATUS_FOLDER"
+VERSION = 1
+PAGE_BYTES = 4096
+NONE = -1  # No step. No progress is NaN.
+
+STOP_NAME = "stop"
+STOP_HEAD = struct.Struct("<q")  # version
+# counter, requested_at_ns, deadline_ns, signal, stop_step, counter. All zero: no stop was asked.
+STOP_BODY = struct.Struct("<6q")
+
+RANK_NAME = "rank-%d"
+RANK_HEAD = struct.Struct("<2q")  # version, pid
+# counter, step, step_time_ns, step_ns, heartbeats, progress, holding, holding_since_ns, counter
+RANK_BODY = struct.Struct("<5qd3q")
+
+# The first rank of the job that ended with 0, as "rank 1 of host algo-1", where others may wait for all ranks.
+DONE_NAME = "rank-done"
+
+RAISED_NAME = "raised-%d.json"
+
+# What the compiler did in a process (toolkit/rank/compiler/told.py; job/compilation.py has the fields).
+COMPILER_NAME = "compiler-%d.json"
+
+# The ring of step times of a process whose steps the start-up hook measures. A record is written, then counted.
+STEPS_NAME = "steps-%d"
+STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far
+# number (counts from 1; tells an overwritten record), step, end_ns (monotonic), then durations in ns, NONE where not
+# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it, and
+# of backward what this rank computed before it waited for others.
+STEPS_RECORD = struct.Struct("<10q")
+STEPS_KEPT = 4096
+
+# What a process should trace while it runs: requests are numbered from 1. The ranks -1, -1 mean all.
+PROFILE_NAME = "profile"
+PROFILE_BODY = struct.Struct("<6q")  # counter, request, steps, rank, other rank, counter
+
+TRIES = 8
+
+
+def read_consistent(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[Any, ...] | None":
+    """Return the fields of *body* between its counters, None if no try was consistent or *read* fell short.
+
+    Two reads in a row must agree: a single one may have begun before a write and ended after it.
+    """
+    before = read()
+    for _ in range(TRIES):
+        now = read()
+        if len(now) != body.size:
+            return None
+        fields = body.unpack(now)
+        if now == before and fields[0] == fields[-1]:
+            return fields[1:-1]
+        before = now
+    return None

@@ -1,0 +1,130 @@
+"""Pure: collects the hosts' reports of a job's failure, and selects the cause."""
+
+import msgspec
+
+from toolkit.job.outcome import EarlyExit
+from toolkit.job.stuck import Stuck, culprits, described
+from toolkit.train.peers.messages import EndReport
+from toolkit.train.peers.reports import HANG, named, vanished, with_cause, worse
+
+
+class FailureReports:
+    """The failure reports of one attempt."""
+
+    def __init__(self) -> None:
+        self.worst: EndReport | None = None
+        # The first rank that ended with 0.
+        self.early: EarlyExit | None = None
+        self._stuck: dict[str, tuple[Stuck, ...]] = {}
+        # The report of the host on which mpirun runs, if mpirun printed there why a rank of another host aborted.
+        self._said: EndReport | None = None
+        # By host: its failure in short. The whole report follows, unless the network loses it.
+        self._first_news: dict[str, EndReport] = {}
+        # The report of the first host that vanished; it also names those that vanished later.
+        self._gone: EndReport | None = None
+        self._gone_cause = ""
+        self._gone_hosts: list[str] = []
+        # By host: the last report with a traceback.
+        self._by_fingerprint: dict[str, EndReport] = {}
+
+    @property
+    def is_hang(self) -> bool:
+        return self.worst is not None and self.worst.cause.kind == HANG
+
+    def take(self, host: str, report: EndReport, *, whole: bool) -> None:
+        """Take the report of a failure from *host* ("": made by the leader). Not *whole*: its short form."""
+        self.note_early(report.early)
+        first = self._first_news.get(host)
+        if whole and first is not None and self.worst is first and _is_of_one_end(first, report):
+            self.worst = with_cause(report, failed_ns=first.cause.failed_ns)
+        else:
+            self.worst = worse(self.worst, report)
+        if report.cause.fingerprint:
+            self._by_fingerprint[report.host] = report
+        if not whole:
+            self._first_news[host] = report
+
+    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...], exact: bool = True) -> EndReport:
+        """Return the report of *host*, which vanished. If other hosts have vanished before, it is the first one's
+        report, which then names them all. If all followers (*of*) have vanished, the leader may be cut off itself.
+
+        Not *exact*: *at_ns* is when the host was last heard, which is earlier than any failure since. So its silence
+        does not replace a cause that is known.
+        """
+        self._gone_hosts.append(host)
+        report = vanished(host, how, at_ns)
+        if not exact and self.worst is not None and self.worst.cause.primary and self._gone is None:
+            return with_cause(report, primary=False)
+        before = self._gone
+        if before is None:
+            self._gone, self._gone_cause = report, report.cause.text
+            return report
+        cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
+        if len(of) == len(self._gone_hosts):
+            cause += ": perhaps this host, which leads, is the one that is cut off"
+        self._gone = with_cause(before, text=cause, failed_ns=min(before.cause.failed_ns, at_ns))
+        if self.worst is before:
+            self.worst = self._gone  # The same report, with all hosts.
+        return self._gone
+
+    def note(self, host: str, report: EndReport) -> None:
+        """Take from *report* what *host* knows besides its own failure."""
+        if report.cause.kind == HANG:
+            self._stuck[host] = report.stuck
+        self.note_early(report.early)
+        if report.said:
+            self._said = report
+
+    def note_early(self, early: EarlyExit | None) -> None:
+        if early is not None and (self.early is None or early.at_ns < self.early.at_ns):
+            self.early = early
+
+    def has_stacks_of(self, host: str) -> bool:
+        return host in self._stuck
+
+    def whole(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
+        """Return *report* with what all *hosts* (the first is the leader) know: where the ranks are in a hang, and how
+        many more ranks ended with the same traceback."""
+        if report.cause.kind == HANG:
+            found = {host: self._stuck.get(host, ()) for host in hosts}
+            cause = "; ".join((report.cause.text, *described(found, alone=False)))
+            accused = {host for host, _ in culprits(found)}
+            # If no host or several are named, the cause belongs to the job, not to a host.
+            one = len(accused) == 1
+            host = accused.pop() if one else hosts[0]
+            report = msgspec.structs.replace(with_cause(report, text=cause), host=host, of_job=not one)
+        report = _with_abort(report, self._said)
+        same = [
+            each
+            for each in self._by_fingerprint.values()
+            if report.cause.fingerprint and each.cause.fingerprint == report.cause.fingerprint
+        ]
+        more = max(sum(1 + each.cause.identical_failures for each in same) - 1, report.cause.identical_failures)
+        return with_cause(report, identical_failures=more)
+
+
+def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
+    """Return *worst*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that peer."""
+    if worst.cause.primary or not worst.cause.lost or early is None or not early.explains(worst.cause.failed_ns):
+        return worst
+    return EndReport(
+        host=early.host,
+        exit_code=worst.exit_code,
+        cause=early.cause(worst.cause),
+    )
+
+
+def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
+    """Return *report*, of a rank that MPI aborted, with the text that mpirun printed about it on another host (*seen*).
+    Open MPI does not write to the rank's own stderr that it called MPI_Abort, or which MPI call failed."""
+    if seen is None or report.cause.rank is None or report.cause.rank != seen.said_of or seen.host == report.host:
+        return report
+    if report.cause.grounds == "reason" or report.cause.lost:
+        return report
+    cause = seen.said if report.cause.grounds == "nothing" else f"{seen.said}\nit last said: {report.cause.text}"
+    return msgspec.structs.replace(with_cause(report, text=cause), said=seen.said, said_of=seen.said_of)
+
+
+def _is_of_one_end(one: EndReport, other: EndReport) -> bool:
+    """True if both reports are about the same process."""
+    return (one.host, one.cause.process, one.cause.pid) == (other.host, other.cause.process, other.cause.pid)

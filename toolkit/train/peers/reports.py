@@ -1,0 +1,206 @@
+"""Pure: the reports that the link makes itself (of hosts that are gone, late or misconfigured), and the short forms of
+others."""
+
+import msgspec
+
+from toolkit import exit_codes
+from toolkit.job.cause import Cause
+from toolkit.job.events import Hang, PeerFailed
+from toolkit.train.peers.messages import EndReport
+
+# What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
+FAN_OUT = 1 << 24
+LEAST_TEXT = 1024
+# Of hosts that wait for something, how many are told of.
+MOST = 3
+# What first news may hold of each text.
+FIRST_NEWS = {"text": 370, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
+HANG = "Hang"
+
+
+def vanished(host: str, how: str, at_ns: int) -> EndReport:
+    """Return the report of a host that is gone, made by one that lives."""
+    return EndReport(
+        host=host,
+        exit_code=exit_codes.TEMPORARY_FAILURE,
+        cause=Cause(
+            primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=f"host {host} vanished: {how}"
+        ),
+    )
+
+
+def replaced(leader: str, at_ns: int) -> EndReport:
+    """Return the report of a job whose *leader*'s process ended while it ran, and of which another answers now."""
+    return vanished(leader, "its train ended, and another process was started in its place", at_ns)
+
+
+def broken(seen: str = "") -> str:
+    """Return what a connection that broke means; *seen*: what took connections in the leader's place since."""
+    why = seen or "its train was killed, or its machine is gone"
+    return f"its connection broke and was not made again: {why}"
+
+
+def silent(seconds: float) -> str:
+    return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
+
+
+def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> EndReport:
+    """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
+    by host that is not ready, what it waits for itself."""
+    known = [host for host in missing if host in waits][:MOST]
+    if came and known:
+        cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in known)
+        cause += " (TOOLKIT_JOIN_S)"
+    else:
+        cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
+        cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
+    return EndReport(
+        host=known[0] if came and known else missing[0],
+        exit_code=exit_codes.TEMPORARY_FAILURE,
+        cause=Cause(primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=cause),
+    )
+
+
+def two_leaders(me: str, other: str) -> str:
+    """Return what it means that at host *other*, which should join *me*, a leader of this job answers, too."""
+    way_out = "give every host the same list of hosts, in the same order"
+    return f"host {other} leads this job, as this host, {me}, does: {way_out}"
+
+
+def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
+    """Return the report of a follower that has not met its leader in time."""
+    report = in_vain([leader], join_s, at_ns, waits={})
+    cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
+    return with_cause(report, text=cause)
+
+
+def of_what(hosts: list[str], waits: dict[str, str]) -> str:
+    """Return what the first of *hosts* that has told waits for, in brackets, "" if none has."""
+    known = [host for host in hosts if host in waits]
+    if not known:
+        return ""
+    return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
+
+
+def other_key(host: str, leader: str = "") -> EndReport:
+    """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
+    who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
+    text = f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's"
+    return _misconfigured(host, text, "Give every host the same secret, job name, hosts and hyperparameters")
+
+
+def unlike(host: str, leader: str, what: str) -> EndReport:
+    """Return the report of *host*, which has the job's secret, and differs from the *leader* in *what*."""
+    text = f"host {host} and host {leader}, the leader, are not of one job: {what}"
+    return _misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
+
+
+def shared_address(me: str, one: str, other: str, addresses: frozenset[str]) -> EndReport:
+    """Return the report of a job of which two hosts' names have the same *addresses*, seen by *me*."""
+    the = f"the address{'' if len(addresses) == 1 else 'es'} {', '.join(sorted(addresses)[:MOST])}"
+    text = (
+        f"hosts {one} and {other} both have {the}, seen from host {me}, but are two machines"
+        " or containers: one of the two names leads to the other host"
+    )
+    advice = (
+        "Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
+        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS"
+    )
+    return _misconfigured(me, text, advice)
+
+
+def _misconfigured(host: str, text: str, advice: str) -> EndReport:
+    """Return the report of a job that its user has to correct, made by *host* or about it."""
+    cause = Cause(primary=True, blame="user", kind="ClientError", text=text, advice=advice)
+    return EndReport(host=host, exit_code=exit_codes.MISCONFIGURED, cause=cause)
+
+
+def worse(one: EndReport | None, other: EndReport | None) -> EndReport | None:
+    """Return which of two is the cause: one of its own before a collateral failure, then the earlier (0, unknown, is
+    last)."""
+    if one is None or other is None:
+        return one or other
+
+    def place(report: EndReport) -> tuple[bool, bool, int]:
+        return not report.cause.primary, not report.cause.failed_ns, report.cause.failed_ns
+
+    return min(one, other, key=place)
+
+
+def news(report: EndReport) -> str:
+    """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
+    cause = report.cause
+    if not cause.process:
+        return f"host {report.host} failed: {cause.text.splitlines()[0] if cause.text else cause.ended}"
+    who = f"{cause.process} of host {report.host}"
+    if cause.lost:
+        return f"{who} {'ended while others trained' if cause.is_early_exit else 'lost another rank of the job'}"
+    return f"{who} failed: {cause.ended}" if cause.ended else f"{who} failed"
+
+
+def event_of(report: EndReport) -> PeerFailed | Hang:
+    """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
+    return Hang(seconds=report.idle_s) if report.cause.kind == HANG else PeerFailed(text=news(report))
+
+
+def with_cause(report: EndReport, **changes: object) -> EndReport:
+    """Return *report* with *changes* of its cause."""
+    return msgspec.structs.replace(report, cause=msgspec.structs.replace(report.cause, **changes))
+
+
+def named(hosts: list[str]) -> str:
+    """Return "host algo-2" or "hosts algo-2, algo-3 and 5 more"."""
+    shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
+
+
+def light(report: EndReport) -> EndReport:
+    """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
+    texts = {name: getattr(report.cause, name)[:most] for name, most in FIRST_NEWS.items()}
+    return msgspec.structs.replace(with_cause(report, traceback="", **texts), stuck=())
+
+
+def shared(report: EndReport, hosts: int) -> EndReport:
+    """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
+    most = max(FAN_OUT // hosts, LEAST_TEXT)
+    text, traceback = report.cause.text, report.cause.traceback
+    if len(text) <= most and len(traceback) <= most:
+        return report
+    return with_cause(report, text=text[:most], traceback=traceback[-most:])
+
+
+def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
+    """Return the report of a job of which no rank has moved for *idle_s*."""
+    return EndReport(
+        host=me,
+        exit_code=exit_codes.TIMED_OUT,
+        cause=Cause(
+            primary=True,
+            failed_ns=now_ns - int(idle_s * 1e9),
+            blame="user",
+            kind=HANG,
+            text=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
+        ),
+        idle_s=idle_s,
+    )
+
+
+def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
+    """Return the report of hosts that run on *finish_timeout_s* after the first host ended."""
+    cause = f"{named(missing)} had not ended {finish_timeout_s:g} s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
+    return EndReport(
+        host=missing[0],
+        exit_code=exit_codes.TEMPORARY_FAILURE,
+        cause=Cause(primary=True, blame="platform", kind="PlatformError", text=cause),
+    )
+
+
+def stopped(host: str, signal: int, what: str) -> EndReport:
+    """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
+    *what* it did."""
+    return EndReport(
+        host=host,
+        exit_code=exit_codes.of_signal(signal),
+        stopped=True,
+        cause=Cause(kind="Stopped", text=f"host {host} {what}"),
+    )

@@ -1,0 +1,55 @@
+"""A pod of an Indexed Job or a JobSet.
+
+Kubernetes gives a pod its index (JOB_COMPLETION_INDEX) but does not name the other pods: TOOLKIT_HOSTS does, which the
+manifests of `toolkit render` set. The failure text also becomes the container's termination message, which
+`kubectl describe pod` shows (https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from toolkit.folders import is_file
+from toolkit.job.job import Folders
+from toolkit.job.outcome import Outcome
+from toolkit.log import Log
+from toolkit.settings import Settings
+from toolkit.train.platforms import report as files
+from toolkit.train.platforms.place import Place, asked_hosts
+
+# The kubelet reads at most this much of a termination message.
+LIMIT_BYTES = 4096
+
+
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
+    """Return the pod's place: TOOLKIT_HOSTS by JOB_COMPLETION_INDEX, else this pod alone.
+
+    Raises:
+        ContractError: TOOLKIT_HOSTS is not a list of hosts, or does not contain this pod.
+    """
+    own = environ.get("HOSTNAME") or "pod"
+    hosts, current = asked_hosts(ours, environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
+    return Place(hosts=hosts, current=current)
+
+
+def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
+    """Write the files of *outcome*, and its failure text as the termination message if *termination_log* exists."""
+    files.report(folders, outcome, log)
+    write = partial(_write_message, termination_log, outcome, log)
+    log.attempt("the termination message could not be written", write, None)
+
+
+def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
+    def unreadable(error: OSError) -> None:
+        log.warning(f"{file}: cannot be written ({error.strerror})")
+
+    if outcome.exit_code == 0 or not is_file(file, unreadable):
+        return
+    text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
+    whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(
+        "utf-8", "ignore"
+    )  # "ignore" drops half a character at the cut.
+    try:
+        file.write_text(whole, "utf-8")
+    except OSError as error:
+        log.warning(f"{file}: cannot be written ({error.strerror})")

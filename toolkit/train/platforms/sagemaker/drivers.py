@@ -1,0 +1,203 @@
+"""Reads the channel sm_drivers, which SageMaker's SDK v3 (ModelTrainer) sends in place of hyperparameters.
+
+Jobs of that SDK do not start an image's `train`: /bin/bash runs sm_drivers/sm_train.sh, with this toolkit installed or
+not. If `train` is started all the same, by the job's own command (`exec train`) or as an image's entry point, the
+channel's documents name the script and how to start its ranks (sagemaker-train 1.27.0, model_trainer.py and
+distributed.py, seen 2026-11): sourcecode.json holds SourceCode, distributed.json all keys of Torchrun or MPI, or {}.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from toolkit.errors import ContractError
+from toolkit.folders import may_exist
+from toolkit.job.documents.input_config import load, typed
+from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
+from toolkit.patterns import lazy
+from toolkit.records import Record
+from toolkit.train.platforms.place import Place
+
+ASSIGNED = lazy(r"[A-Za-z_]\w*=")
+# Programs that become another one, or start it and pass signals on: their options with a value of its own, and how many
+# words stand before the program.
+STARTERS: dict[str, tuple[tuple[str, ...], int]] = {
+    "exec": (("-a",), 0),
+    "command": ((), 0),
+    "env": (("-u", "--unset", "-C", "--chdir"), 0),
+    "nohup": ((), 0),
+    "setsid": ((), 0),
+    "nice": (("-n", "--adjustment"), 0),
+    "ionice": (("-c", "--class", "-n", "--classdata"), 0),
+    "stdbuf": (("-i", "--input", "-o", "--output", "-e", "--error"), 0),
+    "timeout": (("-k", "--kill-after", "-s", "--signal"), 1),
+    "gosu": ((), 1),
+    "su-exec": ((), 1),
+    "tini": (("-p", "-e"), 0),
+    "tini-static": (("-p", "-e"), 0),
+    "docker-init": (("-p", "-e"), 0),
+    "dumb-init": (("-r", "--rewrite"), 0),
+    "catatonit": ((), 0),
+}
+HINT = "The SDK's ModelTrainer writes it"
+PORT = 7777
+# A variable of sm_train.sh's own (scripts/environment.py): `train` runs below it.
+SDK_SETS = "SM_OUTPUT_FAILURE"
+
+
+class SourceCode(Record, frozen=True, kw_only=True):
+    """sourcecode.json. `source_dir` is a path on the sender's machine; in the container its content is channel code."""
+
+    entry_script: str | None = None
+    command: str | None = None
+    requirements: str | None = None
+    source_dir: str | None = None
+
+
+class Distributed(Record, frozen=True, kw_only=True):
+    """The keys of distributed.json that Torchrun and MPI share, and MPI's options."""
+
+    process_count_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    mpi_additional_options: tuple[str, ...] | None = None
+
+
+def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str]) -> JobSpec:
+    """Return *spec*, which names no script, with what the channel's documents ask for.
+
+    The job's command may be `train` itself, or a program that starts it: sm_train.sh runs it in place of the SDK's own
+    drivers. Without an entry_script beside it, *spec* is returned unchanged: the image names the script.
+
+    Raises:
+        ContractError: a document is wrong, or asks for something that only sm_train.sh supports.
+    """
+    file = data / "sm_drivers/sourcecode.json"
+    source = typed(load(file, hint=HINT), SourceCode, file)
+    by_the_sdk = SDK_SETS in environ  # Then sm_train.sh runs, and its command, whatever it is, has started us.
+    is_ours = bool(source.command) and (by_the_sdk or starts_train(source.command or ""))
+    if not source.entry_script and is_ours:
+        return spec
+    if (source.command and not is_ours) or not source.entry_script:
+        found = f"the command {source.command!r}" if source.command else "none"
+        raise ContractError(
+            f"$.entry_script: expected a script, found {found}",
+            where=str(file),
+            hint="Commands are sm_train.sh's: leave the job's entry point as ModelTrainer sets it.",
+        )
+    is_known = source.requirements in (None, "auto", "requirements.txt")
+    if not is_known and not by_the_sdk:
+        raise ContractError(
+            f"$.requirements: expected requirements.txt at the top of source_dir, found {source.requirements!r}",
+            where=str(file),
+            hint="Rename the file.",
+        )
+    sent = source.source_dir or ""
+    submitted = str(data / "code" / (Path(sent).name if sent.endswith(".tar.gz") else "")) if sent else None
+    return msgspec.structs.replace(
+        spec,
+        entry=source.entry_script.removeprefix("./"),
+        entry_from=f"{file.name}: $.entry_script",
+        source=submitted or spec.source,
+        source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,
+        requirements=source.requirements is not None and is_known,  # sm_train.sh has installed any other.
+        strategy=_strategy(data) or spec.strategy,
+        argument_style="json",  # As the SDK's own drivers write arguments.
+        defaults={**spec.defaults, **_variables(source.entry_script, place, data)},
+        shown=msgspec.structs.replace(spec.shown, module_dir=submitted or spec.shown.module_dir),
+    )
+
+
+def starts_train(command: str) -> bool:
+    """True if the last program of the shell command *command* is `train`.
+
+    >>> [starts_train(it) for it in ("exec train", "cd x && A=1 exec /opt/venv/bin/train --y", "train && rm x", "a; b")]
+    [True, True, False, False]
+    """
+    import shlex
+
+    try:
+        # A line that goes on is one; else a line's end, behind any comment, ends a command.
+        lines = command.replace("\\\n", " ").replace("\n", "\n;\n")
+        lexer = shlex.shlex(lines, posix=True, punctuation_chars=";&|<>")
+        lexer.whitespace_split = True
+        words = _without_redirections(list(lexer))
+    except ValueError:
+        return False  # No closing quotation: not even a shell takes it.
+    while words and set(words[-1]) == {";"}:
+        words.pop()
+    last = max((at for at, word in enumerate(words) if set(word) <= set(";&|")), default=-1)
+    words = words[last + 1 :]
+    while words and (ASSIGNED.match(words[0]) or Path(words[0]).name in STARTERS):
+        words = words[1:] if ASSIGNED.match(words[0]) else _started(words)
+    program = Path(words[0]).name if words else ""
+    return program == "train" or (program == "toolkit" and words[1:2] == ["train"])
+
+
+def _without_redirections(words: list[str]) -> list[str]:
+    """Return the *words* of a command without its redirections: 2>&1, > log, <<<text.
+
+    A number before one may be an argument, too (`train 2 >log`): what is left tells the program, not its arguments.
+    """
+    kept: list[str] = []
+    at = 0
+    while at < len(words):
+        if set(words[at]) <= set("<>&|") and set(words[at]) & set("<>"):
+            if kept and kept[-1].isdecimal():
+                kept.pop()
+            at += 1  # And the file or descriptor behind it.
+        else:
+            kept.append(words[at])
+        at += 1
+    return kept
+
+
+def _started(words: list[str]) -> list[str]:
+    """Return the words that the starter *words*[0] makes its program."""
+    with_value, before = STARTERS[Path(words[0]).name]
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            at += 1
+            break
+        at += 2 if words[at] in with_value else 1
+    return words[at + before :]
+
+
+def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:
+    """Return the variables that scripts get from sm_train.sh and not from `train`."""
+    drivers = data / "sm_drivers"
+    return {
+        "SM_INPUT_DATA_DIR": str(data),
+        "SM_OUTPUT_FAILURE": str(data.parents[1] / "output/failure"),
+        "SM_SOURCE_DIR": str(data / "code"),
+        "SM_ENTRY_SCRIPT": entry,
+        "SM_DISTRIBUTED_DRIVER_DIR": str(drivers / "distributed_drivers"),
+        "SM_DISTRIBUTED_CONFIG": json.dumps(_distributed(data)),
+        "SM_HOST_COUNT": str(len(place.hosts)),
+        "SM_CURRENT_HOST_RANK": str(place.hosts.index(place.current)),
+        "SM_MASTER_ADDR": place.hosts[0],
+        "SM_MASTER_PORT": str(PORT),
+    }
+
+
+def _strategy(data: Path) -> Strategy | None:
+    asked = _distributed(data)
+    if not asked:
+        return None
+    shared = typed(asked, Distributed, data / "sm_drivers/distributed.json")
+    if "mpi_additional_options" not in asked:
+        return Strategy(name="torch_distributed", processes_per_host=shared.process_count_per_node)
+    options = " ".join(shared.mpi_additional_options or ())
+    return Strategy(
+        name="mpi",
+        processes_per_host=shared.process_count_per_node,
+        mpirun_options=options,
+    )
+
+
+def _distributed(data: Path) -> dict[str, Any]:
+    file = data / "sm_drivers/distributed.json"
+    return typed(load(file, hint=HINT) or {}, dict[str, Any], file) if may_exist(file, follow_links=False) else {}

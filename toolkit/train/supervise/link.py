@@ -1,0 +1,72 @@
+"""The interfaces through which the loop uses the link to the other hosts, and the log rules."""
+
+from typing import Protocol
+
+from toolkit.job.events import Heard, Stop
+from toolkit.job.outcome import Ended, Exit, Ruled
+from toolkit.train.supervise.daemons import Wire
+
+
+class Rules(Protocol):
+    """The log rules: they watch the ranks' lines and may end the job."""
+
+    @property
+    def ruled(self) -> Ruled | None:
+        """Why a rule ends the job; None while none does."""
+
+    @property
+    def stop_rule(self) -> str:
+        """The profiler rule that stops the job early and well; "" while none does."""
+
+    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+        """Note that *rank* runs as process *pid*."""
+
+    def rest_s(self) -> float | None:
+        """Return the seconds until `tick` is due, None if it is not."""
+
+    def tick(self) -> None:
+        """Apply the rules that depend on time."""
+
+
+class Others(Wire, Protocol):
+    """The link to the other hosts, as the loop uses it. Nothing here blocks."""
+
+    @property
+    def fd(self) -> int:
+        """Readable when `serve` has something to do."""
+
+    def serve(self) -> list[Heard]:
+        """Do what is due, and return the events that came."""
+
+    def rest_s(self) -> float:
+        """Return the seconds until `serve` is due even if nothing comes."""
+
+    def ready(self) -> None:
+        """Report that this host is ready to start."""
+
+    def waits(self, missing: tuple[str, ...]) -> None:
+        """Report what this host waits for before it can start."""
+
+    def stop(self, stop: Stop) -> None:
+        """Send *stop*, which came to this host, to the other hosts."""
+
+    def idle(self, seconds: float) -> None:
+        """Report that no rank here has been active for *seconds* (0: they are active again)."""
+
+    def propose(self, step: int) -> None:
+        """Report the first step at which this host's ranks can stop."""
+
+    def ranks_ended(self) -> None:
+        """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
+
+    def left(self, ended: Exit, ranks_left: int) -> None:
+        """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
+
+    def rank_done(self, process: str) -> None:
+        """Report that rank *process* of this host ended with 0. All hosts, this one too, hear of the first one."""
+
+    def failing(self, so_far: Ended) -> None:
+        """Report a failure on this host."""
+
+    def answer(self, so_far: Ended) -> None:
+        """Report what had failed here when another host failed."""

@@ -1,0 +1,173 @@
+"""Pure: finds in pip's (or uv's) output why it failed.
+
+The last "ERROR: ..." is the reason, with what belongs to it: which packages contradict each other, whose hash differs.
+A code such as metadata-generation-failed (pip 21.3 and newer) has two lines below it that name the problem and the
+package:
+
+    error: metadata-generation-failed
+
+    (cross) Encountered error while generating package metadata.
+    (arrow) slow
+
+and the reason is further up: the error in the build's output, before "[end of output]". Cross and arrow are missing if
+pip may not write Unicode. Of a program that pip runs to fetch a package (git), the reason is what that program said.
+"""
+
+from collections.abc import Sequence
+
+from toolkit.patterns import lazy
+from toolkit.train.verdict import tail as ends
+
+# "Exception:" opens a traceback of pip itself; the reason is before it. The next opens the output of a program, and
+# ResolutionImpossible only leads to a page.
+_ERROR = lazy(
+    r"(?P<indent>\s*)(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$|ResolutionImpossible:)(?P<reason>.+)"
+)
+_CODE = lazy(r"[a-z]+(?:-[a-z]+)+")
+_MARKS = lazy(r"^(?:×|│|╰─>|╰─▶)?\s*")
+_END = "[end of output]"
+_OUTPUT = lazy(r"\s*(?:╰─> )?\[\d+ lines? of output\]$")
+_BUILD_ERROR = lazy(r"\s*(?:error: |[\w.]*(?:Error|Exception)\b|fatal error: |.*: (?:fatal )?error: )")
+# A warning before "No matching distribution found" if pip could not reach the index.
+_UNREACHED = lazy(r"WARNING: Retrying \(.*?\) after connection broken by [\"'](?P<error>.+?)[\"']+: /\S*")
+# The prefixes before the message: "NewConnectionError('<... object at 0x7f>: ", "NameResolutionError(\"HTTPS...(...):
+# ".
+_OBJECT = lazy(r"^\w+\([\"'].*?(?:>|\)): ")
+_NONE_FOUND = ("No matching distribution found", "Could not find a version")
+_CONFLICT = "The conflict is caused by:"
+_HASH = "THESE PACKAGES DO NOT MATCH THE HASHES"
+_NO_HASH = "Hashes are required in --require-hashes mode"
+# "Running command git clone ...", and the failure: "(cross) git clone ... did not run successfully.", "Failed to build
+# 'git+https://...' when git clone ..." (pip 25.3), "Command errored out with exit status 128: git clone ..." (pip 20).
+_RUNNING = lazy(r"\s*Running command (?P<program>git|hg|svn|bzr) ")
+_FETCH_FAILED = lazy(r"(?:\s*(?:×|x)? ?|.*\bwhen |.*exit status \d+: )(?P<program>git|hg|svn|bzr) (?P<verb>[a-z]+)\b.*")
+_SOURCE = lazy(r"\s*(?:Collecting|Obtaining) (?:\S+ @ )?(?P<source>(?:git|hg|svn|bzr)\+\S+)")
+# What git, ssh and a server say of a failure. The last two are in every failure of ssh.
+_SAID = lazy(
+    r"\s*(?P<said>(?:fatal|error|ssh|remote|ERROR|abort): .+|.*Permission denied.*|Host key verification failed.*"
+    r"|.*[Cc]ould not resolve .*)"
+)
+_EMPTY = ("fatal: Could not read from remote repository", "error: subprocess-exited-with-error")
+_NOT_SOLVED = lazy(r"\s*× No solution found .*")
+_UV_CAUSE = lazy(r"\s*(?:cause|Caused by): (?P<cause>.+)")
+MOST_LINES = 4
+
+
+def cause(tail: bytes, other: bytes = b"") -> str:
+    """Return pip's reason from the end of one of its streams, "" if it gave none. *other*: the end of the other stream,
+    on which pip tells what it is at, and what a conflict is about."""
+    lines, told = ([line.rstrip() for line in ends.lines(each)] for each in (tail, other))
+    fetched = _not_fetched(lines, told)
+    if fetched:
+        return fetched
+    found = [(at, match) for at, line in enumerate(lines) if (match := _ERROR.fullmatch(line))]
+    # An indented one is of a build, and counts only where pip itself gave no reason.
+    found = [(at, match) for at, match in found if not match["indent"]] or found
+    if not found:
+        return _not_solved(lines)
+    at, reason = found[-1][0], found[-1][1]["reason"].strip()
+    more = lines[at + 1 :]
+    if _CODE.fullmatch(reason):
+        reason = _explained(more) or reason
+    conflict = next((each for each in (more, told) if _CONFLICT in each), None)
+    if conflict is not None and "conflict" in reason:
+        return f"{reason.rstrip('.')}: {_joined(_indented(conflict[conflict.index(_CONFLICT) + 1 :]))}"
+    if reason.startswith((_HASH, _NO_HASH)):
+        return _hashes(reason, more)
+    if reason.startswith(_NONE_FOUND) and (error := _unreached(lines[:at])):
+        return f"{reason}; pip could not reach its index: {error}"
+    causes = [match["cause"] for line in more if (match := _UV_CAUSE.match(line))]
+    if causes:
+        return f"{reason}: {causes[-1]}"
+    said = _said_by_the_build(lines[:at])
+    blocks = [place for place, line in enumerate(lines[:at]) if line.strip().startswith("×")]
+    if not said and blocks and reason.startswith("Failed to build"):
+        return f"{reason}; {_explained([line.strip() for line in lines[blocks[-1] : at]])}"
+    return f"{reason}; the build said last: {said}" if said and said not in reason else reason
+
+
+def _hashes(reason: str, more: Sequence[str]) -> str:
+    """Return whose hash differs, "expected" and "got"; or which packages have none."""
+    lines = _indented(more)
+    if reason.startswith(_NO_HASH):
+        return f"{reason.partition('. Here is')[0]}: {_joined(lines)}"
+    return f"a hash of requirements.txt differs from the package's: {_joined(lines)}"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    """Return the indented lines at the start of *lines*, of which empty ones are left out."""
+    block = []
+    for line in lines:
+        if line and not line.startswith((" ", "\t")):
+            break
+        if line.strip():
+            block.append(line.strip())
+        elif block:
+            break
+    return block
+
+
+def _joined(lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+    text = ""
+    for line in lines[:MOST_LINES]:
+        text += (" " if text.endswith(":") else "; " if text else "") + " ".join(line.split())
+    return text + more
+
+
+def _not_fetched(lines: Sequence[str], told: Sequence[str]) -> str:
+    """Return what the program said that pip ran last to fetch a package, "" if it did not fail for that."""
+    last = max((at for at, line in enumerate(lines) if _RUNNING.match(line)), default=None)
+    if last is None:
+        return ""
+    program = _RUNNING.match(lines[last])
+    failed = [match for line in lines[last + 1 :] if (match := _FETCH_FAILED.fullmatch(line))]
+    if not failed or program is None or failed[-1]["program"] != program["program"]:
+        return ""
+    sources = [match["source"] for line in (*lines[:last], *told) if (match := _SOURCE.match(line))]
+    said = [match["said"].strip() for line in lines[last + 1 :] if (match := _SAID.fullmatch(line))]
+    said = [each for each in dict.fromkeys(said) if not each.startswith((*_EMPTY, "ERROR: Failed to build"))]
+    # A fetch of what a partial clone left out starts git below git, which says the same in other words.
+    said = [each for each in said if not each.startswith("ERROR: Command errored out")][:2]
+    whose = f"{program['program']} {failed[-1]['verb']}" + (f" of {sources[-1]}" if sources else "")
+    return f"{whose} failed" + (f": {'; '.join(said)}" if said else "")
+
+
+def _not_solved(lines: Sequence[str]) -> str:
+    """Return uv's reason: the paragraph below "(cross) No solution found when resolving dependencies:"."""
+    start = next((at for at, line in enumerate(lines) if _NOT_SOLVED.match(line)), None)
+    if start is None:
+        return ""
+    text = []
+    for line in lines[start:]:
+        if not line.strip():
+            break
+        text.append(_MARKS.sub("", line.strip()))
+    return " ".join(text)
+
+
+def _unreached(lines: Sequence[str]) -> str:
+    """Return why pip could not reach the index (the message of urllib3's error), "" if it could."""
+    found = next((match for line in reversed(lines) if (match := _UNREACHED.match(line.strip()))), None)
+    return _OBJECT.sub("", found["error"]).removesuffix("')").removesuffix('")') if found else ""
+
+
+def _explained(lines: Sequence[str]) -> str:
+    said = []
+    for line in lines:
+        if line.startswith(("note:", "hint:")):
+            break
+        if line:
+            said.append(_MARKS.sub("", line))
+    return ": ".join(text.rstrip(".:") for text in said[:2])
+
+
+def _said_by_the_build(lines: Sequence[str]) -> str:
+    """Return the error in the output of the last build: its last line, or an error line that explanations follow."""
+    ended = [at for at, line in enumerate(lines) if line.strip() == _END]
+    if not ended:
+        return ""
+    start = max((at for at, line in enumerate(lines[: ended[-1]]) if _OUTPUT.match(line)), default=0)
+    said = [line.strip() for line in lines[start : ended[-1]] if line.strip()]
+    errors = [line for line in said if _BUILD_ERROR.match(line)]
+    return (errors or said or [""])[-1]

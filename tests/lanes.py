@@ -23,7 +23,7 @@ WAITS = (
         "tests/docker/",
         "tests/slurm/",
         "tests/mpi/",
-        "tests/train/",
+        "tests/train/test_",
         "tests/storage/",
         "tests/soak/",
         "tests/commands/simulate/",

@@ -12,7 +12,7 @@ def test_every_strategy_has_a_row_in_the_order_of_the_names() -> None:
 
 
 def test_every_row_names_a_launcher_that_exists() -> None:
-    folder = Path(toolkit.__file__).parent / "launchers"
+    folder = Path(toolkit.__file__).parent / "train" / "launchers"
 
     assert [row.launcher for row in STRATEGIES.values() if not (folder / f"{row.launcher}.py").is_file()] == []
 

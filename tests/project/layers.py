@@ -1,79 +1,29 @@
 """The layers of the package, and the reading of imports that checks them.
 
-A place is a file's path below `toolkit/`, as `job/plan.py`. Its package is the folder that it is in, or the file itself
-at the top.
+A place is a file's path below `toolkit/`, as `job/plan.py`. Its package is the folder at the top that it is in; the
+files at the top are the ground.
 """
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-# The launcher side, from the ground up. A file imports from lower layers or its own package; files that share a line of
-# GROUND are one package. A package that is not here fails the test: give it its layer.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "__init__",
-        "exit_codes",
-        "patterns",
-        "terminal",
-        "records",
-        "errors",
-        "folders",
-        "paths",
-        "files",
-        "log",
-        "masking",
-        "status_pages",
-        "status_layout",
-        "parallelism",
-    ),
-    ("settings",),
-    ("job", "metrics", "storage", "series", "traces"),
-    ("jobfile", "jobs", "diagnosis"),
-    (
-        "launchers",
-        "platforms",
-        "render",
-        "verdict",
-        "report",
-        "rules",
-        "supervise",
-        "peers",
-        "probe",
-        "source",
-        "artifacts",
-    ),
-    ("train", "check", "local", "monitor"),
-    ("cli",),
-    ("__main__",),
-)
-GROUND = LAYERS[0]
-# Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
-# under old names; of the launcher side they know only these.
-SCRIPT_SIDE = (
-    "standalone",
-    "compat",
-    "ranks",
-    "dataparallel",
-    "modelparallel",
-    "profiler",
-    "compiler",
-    "status",
-    "xla",
-)
-# Pure files of the script side that commands of `toolkit` also call: they need nothing of a rank.
-SHARED_WITH_CLI = ("commands/batch/search.py", "commands/batch/scaling.py")
-SCRIPT_SIDE_MAY_USE = (
-    "__init__",
-    "records",
-    "folders",
-    "paths",
-    "errors",
-    "metrics",
-    "status_layout",
-    "parallelism",
-    "ranks",
-)
+# What everything stands on: the files at the top, and these folders.
+GROUND = ("masking",)
+# Formats and records that several processes share.
+FORMATS = ("job", "metrics", "series", "traces", "diagnosis", "storage", "parallelism", "status_pages")
+# One folder for each process of a job, what people's commands do, and the command lines.
+PROCESSES = ("train", "monitor")
+ABOVE = {"commands": PROCESSES, "cli": (*PROCESSES, "commands")}
+# Code that runs inside a rank's interpreter, which may have no toolkit: of the rest it knows only these.
+RANK = "rank"
+RANK_MAY_IMPORT = ("errors", "records", "folders", "paths", "status_pages", "parallelism")
+# Folders whose own folders are strangers to each other: only the files beside these folders bring them together.
+PARTED = ("train", "commands", RANK)
+# But for those that read what the others need: a job's folder, its page, and the other ranks of a rank's job.
+SHARED = {"commands": ("jobs", "report"), RANK: ("mesh",)}
+HANDS_ON = f"{RANK}/compat"  # It has the others under old names.
+PACKAGES = (*GROUND, *FORMATS, *PROCESSES, *ABOVE, RANK)
 
 
 def package_of(place: str) -> str:
@@ -94,14 +44,14 @@ def imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     own = [package.name, *path.relative_to(package).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            named = [alias.name for alias in node.names]
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = own[: len(own) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
-            named = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            modules = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         else:
             continue
-        yield from ((node.lineno, name) for name in named if name.split(".")[0] == package.name)
+        yield from ((node.lineno, name) for name in modules if name.split(".")[0] == package.name)
 
 
 def place_named(module: str, package: Path, known: dict[str, Path]) -> str | None:
@@ -127,47 +77,54 @@ def edges(package: Path) -> Iterator[tuple[str, int, str]]:
 
 def faults(package: Path) -> list[str]:
     """Return what breaks the rules in *package*, one line each, empty if nothing does."""
-    known = places(package)
-    found = [
-        f"{package}: no layer is known for this package; add it to tests/project/layers.py"
-        for package in sorted(
-            {package_of(place) for place in known} - {package for layer in LAYERS for package in layer}
-        )
-        if package not in SCRIPT_SIDE
-    ]
+    folders = sorted({package_of(place) for place in places(package) if "/" in place} - set(PACKAGES))
+    lines = [f"{folder}: no layer is known for this folder; add it to tests/project/layers.py" for folder in folders]
     all_edges = list(edges(package))
     for place, line, imported in all_edges:
-        if package_of(place) == "cli" and imported in SHARED_WITH_CLI:
-            continue
-        reason = fault(package_of(place), package_of(imported))
+        reason = fault(place, imported)
         if reason:
-            found.append(f"{place}:{line}: imports {imported}: {reason}")
-    return found + [f"circle: {' -> '.join(circle)}" for circle in circles(all_edges)]
+            lines.append(f"{place}:{line}: imports {imported}: {reason}")
+    return lines + [f"circle: {' -> '.join(circle)}" for circle in circles(all_edges)]
 
 
-def fault(package: str, other: str) -> str | None:
-    """Return why a file in *package* may not import from *other*, None if it may."""
-    if package == other or other == "__init__" or (package in GROUND and other in GROUND):
+def fault(place: str, imported: str) -> str | None:
+    """Return why the file *place* may not import the file *imported*, None if it may."""
+    importer, package = package_of(place), package_of(imported)
+    if importer == package:
+        return _fault_inside(place, imported) if importer in PARTED else None
+    if package in ("__init__", "__main__") or importer == "__main__":
         return None
-    if package == "compat" and other in SCRIPT_SIDE:
-        return None  # The old names, over the packages that hold what they stand for.
-    if package in SCRIPT_SIDE:
-        return (
-            None
-            if other in SCRIPT_SIDE_MAY_USE
-            else "the script side knows only records, errors, metrics, status_layout, parallelism, ranks"
-        )
-    if other in SCRIPT_SIDE:
-        return "the launcher side never imports the script side"
-    here, there = layer_of(package), layer_of(other)
-    if here is None or there is None or there < here:
+    if importer == RANK:
+        return None if package in RANK_MAY_IMPORT else f"rank/ knows only {', '.join(RANK_MAY_IMPORT)}"
+    if package == RANK:
+        return "nothing imports rank/: its code runs in a rank's interpreter"
+    if is_ground(package) or (place == "status.py" and package == "status_pages"):
         return None
-    return "packages of one layer do not import each other" if here == there else "it is in a higher layer"
+    if is_ground(importer):
+        return "it is in a higher layer"
+    if package in FORMATS or package in ABOVE.get(importer, ()):
+        return None
+    if importer in PROCESSES and package in PROCESSES:
+        return "train/ and monitor/ are processes of their own"
+    return "it is in a higher layer"
 
 
-def layer_of(package: str) -> int | None:
-    """Return the layer of *package*, None if it has none."""
-    return next((number for number, layer in enumerate(LAYERS) if package in layer), None)
+def _fault_inside(place: str, imported: str) -> str | None:
+    """Return why one file of a package in PARTED may not import another of it."""
+    folder, other = (path.split("/")[1] if path.count("/") > 1 else "" for path in (place, imported))
+    if folder == other or not folder:
+        return None
+    package = package_of(place)
+    if other in SHARED.get(package, ()) or f"{package}/{folder}" == HANDS_ON:
+        return None
+    if imported.endswith("/__init__.py") and not other:
+        return None
+    return f"the folders of {package}/ do not import each other"
+
+
+def is_ground(package: str) -> bool:
+    """True for the files at the top and the folders of GROUND."""
+    return package in GROUND or package not in PACKAGES
 
 
 def circles(all_edges: list[tuple[str, int, str]]) -> list[tuple[str, ...]]:
@@ -176,12 +133,12 @@ def circles(all_edges: list[tuple[str, int, str]]) -> list[tuple[str, ...]]:
     for place, _, imported in all_edges:
         if not imported.endswith("__init__.py"):
             graph.setdefault(place, set()).add(imported)
-    found: dict[frozenset[str], tuple[str, ...]] = {}
+    by_members: dict[frozenset[str], tuple[str, ...]] = {}
 
     def walk(place: str, path: tuple[str, ...]) -> None:
         if place in path:
             circle = path[path.index(place) :]
-            found.setdefault(frozenset(circle), (*circle, place))
+            by_members.setdefault(frozenset(circle), (*circle, place))
             return
         if place in finished:
             return
@@ -192,7 +149,7 @@ def circles(all_edges: list[tuple[str, int, str]]) -> list[tuple[str, ...]]:
     finished: set[str] = set()
     for place in sorted(graph):
         walk(place, ())
-    return list(found.values())
+    return list(by_members.values())
 
 
 def mutable_state(path: Path) -> list[str]:
@@ -200,7 +157,7 @@ def mutable_state(path: Path) -> list[str]:
 
     ALL_CAPS names are tables, read and never written; `__all__` is Python's own.
     """
-    found = []
+    lines = []
     for node in ast.parse(path.read_text(encoding="utf-8"), str(path)).body:
         if isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
@@ -210,8 +167,8 @@ def mutable_state(path: Path) -> list[str]:
             continue
         names = [target.id for target in targets if isinstance(target, ast.Name)]
         if _is_mutable(value) and not all(name.isupper() or name == "__all__" for name in names):
-            found.append(f"line {node.lineno}: {', '.join(names)}")
-    return found
+            lines.append(f"line {node.lineno}: {', '.join(names)}")
+    return lines
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -226,14 +183,14 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def keys_read(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, key) where *path* asks a mapping for a literal key: m[key], m.get(key), m.pop(key), key in m."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        asked: list[ast.expr] = []
+        keys: list[ast.expr] = []
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            asked = [node.slice]
+            keys = [node.slice]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
-            asked = node.args[:1]
+            keys = node.args[:1]
         elif isinstance(node, ast.Compare):
-            asked = [node.left]
-        for key in asked:
+            keys = [node.left]
+        for key in keys:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 yield key.lineno, key.value
 

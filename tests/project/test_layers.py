@@ -71,7 +71,7 @@ def test_the_names_of_sagemaker_are_in_one_package_alone(name: str) -> None:
     found = [
         f"{place}:{line}: {text!r}"
         for place, path in layers.places(PACKAGE).items()
-        if not place.startswith("platforms/sagemaker/")
+        if not place.startswith(("job/documents/", "train/platforms/sagemaker/"))
         for line, text in layers.texts(path)
         if re.search(name, text)
     ]
@@ -86,7 +86,8 @@ def test_settings_are_read_in_one_file_alone() -> None:
     found = [
         f"{place}:{line}: {name}"
         for place, path in layers.places(PACKAGE).items()
-        if layers.package_of(place) not in (*layers.SCRIPT_SIDE, "local", "settings")
+        if layers.package_of(place) not in (layers.RANK, "status", "settings")
+        and not place.startswith("commands/simulate/")
         for line, name in layers.keys_read(path)
         if name in variables
     ]
@@ -131,7 +132,7 @@ def package_with(folder: Path, **files: str) -> Path:
         path = package / (name.replace("__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        for parent in (path.parent, package):
+        for parent in path.parents[: len(path.relative_to(package).parts)]:
             (parent / "__init__.py").touch()
     return package
 
@@ -142,16 +143,18 @@ def package_with(folder: Path, **files: str) -> Path:
         ("import toolkit.cli.main", "it is in a higher layer"),
         ("from toolkit.cli import main", "it is in a higher layer"),
         ("from toolkit.cli.main import run", "it is in a higher layer"),
-        ("from ..cli.main import run", "it is in a higher layer"),
-        ("from .. import train", "it is in a higher layer"),
-        ("def late():\n    from toolkit.train import walk", "it is in a higher layer"),
-        ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it is in a higher layer"),
-        ("import toolkit.train.probe.look", "packages of one layer do not import each other"),
-        ("import toolkit.rank.hook.site", "the launcher side never imports the script side"),
+        ("from ...cli.main import run", "it is in a higher layer"),
+        ("from ... import commands", "it is in a higher layer"),
+        ("def late():\n    from toolkit.commands import run", "it is in a higher layer"),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.commands", "it is in a higher layer"),
+        ("import toolkit.train.probe.look", "the folders of train/ do not import each other"),
+        ("import toolkit.monitor.sampler", "train/ and monitor/ are processes of their own"),
+        ("import toolkit.rank.hook.site", "nothing imports rank/: its code runs in a rank's interpreter"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None:
-    package = package_with(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", standalone__site="")
+    others = ("cli__main", "commands__run", "monitor__sampler", "rank__hook__site", "train__probe__look")
+    package = package_with(tmp_path, train__launchers__table=text, **dict.fromkeys(others, ""))
 
     found = layers.faults(package)
 
@@ -165,32 +168,35 @@ def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None
         "import toolkit.errors",
         "from toolkit import records",
         "from toolkit.job.plan import Plan",
+        "import toolkit.train.launchers.script",
         "from . import script",
         "from .script import plan",
         "import toolkits.cli, os.path",
     ],
 )
 def test_a_right_import_is_no_fault(tmp_path: Path, text: str) -> None:
-    package = package_with(tmp_path, launchers__table=text, launchers__script="", job__plan="", errors="", records="")
+    others = ("train__launchers__script", "job__plan", "errors", "records")
+    package = package_with(tmp_path, train__launchers__table=text, **dict.fromkeys(others, ""))
 
     assert layers.faults(package) == []
 
 
-def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> None:
+def test_the_code_of_a_rank_knows_only_what_is_shared_and_light(tmp_path: Path) -> None:
     package = package_with(
         tmp_path,
-        standalone__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
-        profiler__spans="import toolkit.rank.hook.site",
+        rank__hook__site="import toolkit.errors, toolkit.rank.mesh.host\nimport toolkit.settings",
+        rank__profiler__spans="import toolkit.rank.hook.site",
+        rank__compat__smp="import toolkit.rank.hook.site",
+        rank__mesh__host="",
         errors="",
         records="",
         settings="",
-        metrics__file="",
     )
 
-    may = "the script side knows only records, errors, metrics, status_layout, parallelism, ranks"
+    may_import = "errors, records, folders, paths, status_pages, parallelism"
     assert layers.faults(package) == [
-        f"profiler/spans.py:1: imports rank/hook/site.py: {may}",
-        f"rank/hook/site.py:2: imports settings.py: {may}",
+        f"rank/hook/site.py:2: imports settings.py: rank/ knows only {may_import}",
+        "rank/profiler/spans.py:1: imports rank/hook/site.py: the folders of rank/ do not import each other",
     ]
 
 
@@ -209,7 +215,7 @@ def test_a_circle_within_a_package_is_found(tmp_path: Path) -> None:
 def test_a_package_without_a_layer_is_found(tmp_path: Path) -> None:
     package = package_with(tmp_path, attic__box="")
 
-    assert layers.faults(package) == ["attic: no layer is known for this package; add it to tests/project/layers.py"]
+    assert layers.faults(package) == ["attic: no layer is known for this folder; add it to tests/project/layers.py"]
 
 
 def test_state_that_can_change_is_found(tmp_path: Path) -> None:

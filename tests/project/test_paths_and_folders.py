@@ -69,7 +69,7 @@ LISTS = {
     "monitor/sources/traffic.py": "/sys",
     "monitor/step_reader.py": "the run's own folder, many times a second; an error ends nothing and is tried again",
     "commands/simulate/containers.py": "/dev",
-    "commands/simulate/owners.py": "root's, by descriptors, so that no link is followed; what cannot be listed stays root's",
+    "commands/simulate/owners.py": "root's, by descriptors, so that no link is followed; the rest stays root's",
     "storage/scan.py": "/proc",
     "commands/simulate/mounts.py": "a program of the standard library alone; an error ends it with the reason",
     "cli/docs.py": "the toolkit's own pages",
@@ -107,12 +107,12 @@ LOOKING_NAMES = {*LOOKING_METHODS, *(name.rpartition(".")[2] for name in LOOKING
 OF_ENTRIES = ("entry.is_symlink", "entry.is_dir", "entry.is_file", "e.is_dir")
 LOOKS = {
     "commands/simulate/mounts.py": "a program of the standard library alone; mounting gives the error",
-    "rank/profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be looked at cannot be written either",
+    "rank/profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be seen cannot be written",
     "rank/profiler/window.py": "the file that Kineto has just written, to be told that there is none",
     "rank/hook/site/sitecustomize.py": "the run's own folder; beside the script, the standard library alone",
 }
 # Functions of the toolkit's own with such names.
-OWN = ("tracing.exists", "steps.exists")
+OWN = ("tracing.exists", "step_timer.exists")
 
 
 def looks(path: Path) -> Iterator[str]:
@@ -183,8 +183,8 @@ def test_the_guard_takes_what_tells_the_two_apart(tmp_path: Path, line: str) -> 
     assert list(looks(tmp_path / "it.py")) == []
 
 
-# The packages that read what a job left, and may meet a FIFO or a file without an end there.
-READERS = ("jobs", "report", "diagnosis", "series", "traces", "metrics")
+# The folders that read what a job left, and may meet a FIFO or a file without an end there.
+READERS = ("commands/jobs/", "commands/report/", "diagnosis/", "series/", "traces/", "metrics/")
 READS = {
     "commands/jobs/secrets.py": "a file beside the job, which must be no link either",
     "commands/report/html/page.py": "the toolkit's own parts of pages",
@@ -199,7 +199,7 @@ def test_what_a_job_left_is_read_in_one_place() -> None:
     reading = {
         place
         for place, path in layers.places(PACKAGE).items()
-        if layers.package_of(place) in READERS
+        if place.startswith(READERS)
         for name in names_of_calls(path)
         if name == "open" or name.endswith((".open", ".read_bytes", ".read_text"))
     }

@@ -133,6 +133,7 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
         "toolkit.cli.outermost",
         "toolkit.cli.start",
         "toolkit.cli.streams",
+        "toolkit.train",
         "toolkit.train.supervise",
         "toolkit.train.supervise.signals",
     }

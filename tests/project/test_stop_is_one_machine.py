@@ -13,7 +13,7 @@ TOOLKIT = Path(__file__).parents[2] / "toolkit"
 # The machine, and its knowledge of the whole job, which nothing else changes.
 MACHINE = ("stop_machine.py", "stop_job.py")
 # The layers that a SIGTERM crosses.
-CROSSED = ("job", "peers", "train", "supervise")
+CROSSED = ("job", "train")
 # What the stop machine keeps. The same words in an object beside it would be a second opinion.
 DECIDES = {
     *("stop", "stopped", "stopping", "stopped_by", "stopped_here", "insisted", "last_stop"),
@@ -71,7 +71,7 @@ def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_host
 def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None:
     found = {
         file.name: kept
-        for file in (TOOLKIT / "supervise").glob("*.py")
+        for file in (TOOLKIT / "train/supervise").glob("*.py")
         if file.name not in MACHINE and (kept := attributes(file) & DECIDES)
     }
 
@@ -82,16 +82,17 @@ def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None
 
 def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -> None:
     """They know that the job stops: a host that vanishes then has not failed. They end no process: a layer below."""
-    found = {file.name: kept for file in (TOOLKIT / "peers").glob("*.py") if (kept := attributes(file) & STOP_WORDS)}
+    peers = sorted((TOOLKIT / "train/peers").glob("*.py"))
+    words = {file.name: attributes(file) & STOP_WORDS for file in peers}
 
-    assert found == {"leader.py": {"stop"}, "follower.py": {"stopped"}}
-    for file in (TOOLKIT / "peers").glob("*.py"):
+    assert {name: kept for name, kept in words.items() if kept} == {"leader.py": {"stop"}, "follower.py": {"stopped"}}
+    for file in peers:
         text = file.read_text(encoding="utf-8")
         assert "toolkit.train.supervise" not in text and "os.kill" not in text and "import subprocess" not in text, file
 
 
 def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
-    kept = {name for file in MACHINE for name in attributes(TOOLKIT / "supervise" / file)}
+    kept = {name for file in MACHINE for name in attributes(TOOLKIT / "train/supervise" / file)}
 
     assert {"stop", "cause", "peer_failed", "stays", "saving", "ranks_end_s", "launcher_first"} <= kept & DECIDES
 
@@ -99,7 +100,7 @@ def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
 def test_only_the_machine_makes_and_feeds_its_knowledge_of_the_job() -> None:
     users = {
         file.name
-        for file in (TOOLKIT / "supervise").glob("*.py")
+        for file in (TOOLKIT / "train/supervise").glob("*.py")
         if re.search(r"\bJobState\(|\.job\.(on|stopped)\(", file.read_text(encoding="utf-8"))
     }
 
@@ -110,7 +111,7 @@ def test_one_poll_loop_waits() -> None:
     def users(word: str) -> set[str]:
         return {
             file.relative_to(TOOLKIT).as_posix()
-            for layer in ("supervise", "train")
+            for layer in ("train/supervise", "train")
             for file in (TOOLKIT / layer).glob("*.py")
             if word in file.read_text(encoding="utf-8")
         }

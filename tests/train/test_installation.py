@@ -12,7 +12,7 @@ from tests.train.base import Base
 from tests.train.live import live
 
 RUNS = (sys.executable, "-c", "from toolkit.cli.start import train; train()")
-IGNORED = ("__pycache__", "html", "compiler", "dataparallel", "modelparallel", "xla")
+IGNORED = ("__pycache__", "html", "compiler", "dataparallel", "modelparallel", "xla")  # `train` never imports these.
 # The script removes the toolkit once `train` has imported what the end needs.
 REMOVES = """
 import os, shutil, time

@@ -110,7 +110,7 @@ def mpi_agent(words: list[str]) -> None:
     """Exec mpirun's remote agent (rank/hook/mpi_agent.py). It takes ssh's options, which argparse would misread."""
     import toolkit
 
-    agent = f"{toolkit.__path__[0]}/standalone/mpi_agent.py"
+    agent = f"{toolkit.__path__[0]}/rank/hook/mpi_agent.py"
     os.execv(sys.executable, (sys.executable, "-I", "-S", agent, *words))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import toolkit
 from toolkit.job.job import Script
 
-PLUGIN = Path(toolkit.__file__).parent / "standalone" / "plugin.py"
+PLUGIN = Path(toolkit.__file__).parent / "rank" / "hook" / "plugin.py"
 
 
 def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tuple[str, ...]:

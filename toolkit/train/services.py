@@ -23,7 +23,7 @@ def _sidecar(job: Job, run_folder: Path, _attempt: int, _log: Log) -> tuple[Proc
         written_bytes = metrics.stat().st_size  # By an earlier attempt or run.
     except OSError:
         written_bytes = 0
-    program = Path(toolkit.__file__).parent / "standalone" / f"{job.sidecar}.py"
+    program = Path(toolkit.__file__).parent / "rank" / "hook" / f"{job.sidecar}.py"
     return (
         ProcessSpec(
             name=job.sidecar,

@@ -43,7 +43,8 @@ def test_a_job_can_be_read_and_reported_through_its_row(tmp_path: Path) -> None:
 
 
 def test_the_table_imports_no_platform() -> None:
-    text = "import sys, toolkit.train.platforms.table; print([m for m in sys.modules if m.startswith('toolkit.train.platforms.')])"
+    text = "import sys, toolkit.train.platforms.table\n"
+    text += "print([name for name in sys.modules if name.startswith('toolkit.train.platforms.')])"
 
     said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 

@@ -44,7 +44,7 @@ def attach(module: "ModuleType") -> None:
         import importlib
         import json
 
-        hooks = importlib.import_module(package() + ".compiler." + WATCHED[module.__name__])
+        hooks = importlib.import_module(package() + ".rank.compiler." + WATCHED[module.__name__])
         hooks.attach(module, json.loads(os.environ[VARIABLE]))
     except Exception as error:  # noqa: BLE001 - a framework that looks different from those known must still work
         sys.stderr.write("[toolkit] nothing is compiled: %s: %s: %s\n" % (module.__name__, type(error).__name__, error))

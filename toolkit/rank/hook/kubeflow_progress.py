@@ -58,7 +58,8 @@ def _say(problem: str) -> None:
 def _run(argv: "list[str]") -> None:
     # First of all: sigtimedwait below takes it, and it must not end the process before.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    own_folder = os.path.dirname(os.path.abspath(__file__))  # toolkit/rank/hook
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(own_folder))))
     folder, metrics, pace, poster = argv[0], Metrics(argv[1], int(argv[2])), Pace(), Poster(os.environ)
     told = None
     while told is None:

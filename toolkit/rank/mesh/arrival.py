@@ -87,7 +87,8 @@ def package() -> str:
     import importlib.util
     import os
 
-    start = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
+    own_folder = os.path.dirname(os.path.abspath(__file__))  # toolkit/rank/mesh
+    start = os.path.join(os.path.dirname(os.path.dirname(own_folder)), "__init__.py")
     known = sys.modules.get("toolkit")
     spec = importlib.util.find_spec("toolkit") if known is None else None
     origin = getattr(known, "__file__", None) if known is not None else getattr(spec, "origin", None)

@@ -50,7 +50,7 @@ def attach(name: str) -> None:
     try:
         import importlib
 
-        hooks = importlib.import_module(package() + ".profiler." + WATCHED[name])
+        hooks = importlib.import_module(package() + ".rank.profiler." + WATCHED[name])
         hooks.attach(sys.modules[name])
     except Exception as error:  # noqa: BLE001 - a framework that looks different from those known must still work
         sys.stderr.write("[toolkit] steps are not measured: %s: %s: %s\n" % (name, type(error).__name__, error))

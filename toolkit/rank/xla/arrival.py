@@ -36,7 +36,7 @@ def _completion() -> "Any":
     import os
 
     if "toolkit" not in sys.modules and importlib.util.find_spec("toolkit.rank.xla") is None:
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         spec = importlib.util.spec_from_file_location(
             "toolkit", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
         )

@@ -97,12 +97,12 @@ def _imported(path: Path) -> ModuleType:
 
 def _watch() -> None:
     """Have torch_xla completed even if the rank hook is off."""
-    _by_path("xla").watch(_by_path("ranks").watch)
+    _by_path("xla").watch(_by_path("mesh").watch)
 
 
 def _by_path(package: str) -> Any:
     """Return arrival.py of a package of the toolkit, loaded by its path."""
-    path = Path(__file__).parents[2] / package / "arrival.py"
+    path = Path(__file__).parents[1] / package / "arrival.py"
     spec = importlib.util.spec_from_file_location(f"toolkit_{package}_arrival", path)
     assert spec is not None and spec.loader is not None
     arrival = importlib.util.module_from_spec(spec)

@@ -7,7 +7,7 @@ from toolkit.errors import ContractError
 from toolkit.job.job import Job
 from toolkit.job.strategy import STRATEGIES
 
-FOLDER = Path(toolkit.__file__).parent / "compat"
+FOLDER = Path(toolkit.__file__).parent / "rank" / "compat"
 NAMES = ("smddp", "smp", "smppy", "torch_xla")  # Folders of toolkit/rank/compat, as TOOLKIT_COMPAT names them.
 # The compat folders that a distribution gets by default.
 BROUGHT = {"smddp": ("smddp",)}

@@ -18,7 +18,7 @@ OWN_PORTS = range(20000, 30000)
 SPARE_PORTS = 5
 # How far the link's port of a job that a framework plug-in starts is from its outer `train`'s.
 NESTED_APART = 50
-HOOK = Path(toolkit.__file__).parent / "standalone" / "site"
+HOOK = Path(toolkit.__file__).parent / "rank" / "hook" / "site"
 
 
 def tokens(job: Job) -> tuple[str, ...]:

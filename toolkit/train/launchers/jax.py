@@ -30,7 +30,7 @@ from toolkit.train.launchers.environment import (
 )
 from toolkit.train.launchers.table import world_size
 
-STARTER = Path(toolkit.__file__).parent / "standalone" / "rank_starter.py"
+STARTER = Path(toolkit.__file__).parent / "rank" / "hook" / "rank_starter.py"
 WHERE = "distribution jax"
 GPU_PLATFORMS = ("cuda", "gpu", "rocm")
 

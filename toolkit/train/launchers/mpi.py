@@ -28,9 +28,9 @@ from toolkit.train.launchers.environment import environment, names, on_one_machi
 from toolkit.train.launchers.mpi_options import Asked, command, rank_variables, split
 from toolkit.train.launchers.table import world_size
 
-STANDALONE = Path(toolkit.__file__).parent / "standalone"
-RANK_SHIM = STANDALONE / "rank_shim.py"
-AGENT = STANDALONE / "mpi_agent.py"
+HOOK = Path(toolkit.__file__).parent / "rank" / "hook"
+RANK_SHIM = HOOK / "rank_shim.py"
+AGENT = HOOK / "mpi_agent.py"
 SSHD = "/usr/sbin/sshd"
 # Without this, a Horovod that was built without MPI silently runs every rank as rank 0 of 1; with it, it fails at once.
 HOROVOD = {"HOROVOD_CONTROLLER": "mpi"}

@@ -20,7 +20,7 @@ PORT = 2222
 SERVER_PORT = 2223
 # A script that has lost its servers waits for them in a call that no signal interrupts.
 FAILURE_S = 5.0
-SERVER = Path(toolkit.__file__).parent / "standalone" / "parameter_server.py"
+SERVER = Path(toolkit.__file__).parent / "rank" / "hook" / "parameter_server.py"
 
 
 def plan(job: Job, run_folder: Path) -> Plan:

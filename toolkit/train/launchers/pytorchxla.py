@@ -23,7 +23,7 @@ from toolkit.train.launchers import compat, fabric, torchrun
 from toolkit.train.launchers.environment import environment, names, stop_policy, tokens
 from toolkit.train.launchers.table import world_size
 
-RANK = Path(toolkit.__file__).parent / "xla" / "rank.py"
+RANK = Path(toolkit.__file__).parent / "rank" / "xla" / "rank.py"
 SHIM = "torch_xla"  # The compat folder (TOOLKIT_COMPAT) that replaces a missing torch_xla.
 WHERE = "distribution pytorchxla"
 

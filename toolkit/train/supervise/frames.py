@@ -16,7 +16,7 @@ SPIED = re.compile(r"^ +(?P<function>.+) \((?P<file>.*):(?P<line>\d+)\)$")
 CUT = "..."
 LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<"
-    r"|/toolkit/(compat|compiler|dataparallel|modelparallel|profiler|ranks|standalone|xla)/"
+    r"|/toolkit/rank/"
 )
 
 # By the beginning of a file's path; the longest match decides.

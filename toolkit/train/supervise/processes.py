@@ -23,8 +23,8 @@ from toolkit.train.supervise.process import Process
 from toolkit.train.supervise.relay import RankFile, Stream
 from toolkit.train.supervise.shim_server import Request, ShimConnection, ShimServer, write_agent, write_wrapper
 
-RANK_SHIM = Path(__file__).parent.parent / "standalone" / "rank_shim.py"
-AGENT = Path(__file__).parent.parent / "standalone" / "mpi_agent.py"
+RANK_SHIM = Path(__file__).parents[2] / "rank" / "hook" / "rank_shim.py"
+AGENT = Path(__file__).parents[2] / "rank" / "hook" / "mpi_agent.py"
 KILL_AGAIN_S = 0.005
 
 

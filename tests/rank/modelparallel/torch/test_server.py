@@ -144,7 +144,7 @@ ASKS = {
 
 
 def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_ones(tmp_path: Path) -> None:
-    ranks = smp_ranks(PROGRAMS / "smp_onward.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path)
+    ranks = smp_ranks(PROGRAMS / "smp_gradient_hops.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path)
     found = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
     for width in (8, 1024):  # Below and above the size from which tensors stay where they were made.
@@ -178,7 +178,7 @@ SMALL = (
 
 def test_results_go_from_module_to_module_and_a_step_that_does_something_else_is_right(tmp_path: Path) -> None:
     arguments = json.dumps({8: (*UNSEEN, *WIDE, *SMALL), 516: (*UNSEEN[:-1], *WIDE)})
-    ranks = smp_ranks(PROGRAMS / "smp_ahead.py", arguments, parameters={"partitions": 3}, size=3, folder=tmp_path)
+    ranks = smp_ranks(PROGRAMS / "smp_speculation.py", arguments, parameters={"partitions": 3}, size=3, folder=tmp_path)
     first, *others = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
     assert [rank.pop("late") for rank in (first, *others)] == [8] * 3
@@ -208,7 +208,7 @@ def test_a_rank_ends_the_backward_pass_of_one_microbatch_before_it_begins_the_ne
 
 
 def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_giving_way.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
+    said = ended(smp_ranks(PROGRAMS / "smp_yielding.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
 
     gives_way, deterministic = json.loads(said[0][0].splitlines()[-1])
     first = ["one 0", "two 0", "second 0", "asks 0", "one 1", "two 1"]

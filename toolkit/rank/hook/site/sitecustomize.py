@@ -392,7 +392,7 @@ def _note_unfinished_mpi(folder: str) -> None:
         }
         _record_exit(folder, rank, told)
 
-    _load("standalone", "mpi_exit").watch(record)
+    _load("hook", "mpi_exit").watch(record)
 
 
 def _note_the_last(folder: str) -> None:
@@ -534,24 +534,23 @@ def _name_local_rank() -> None:
 
 
 def _await_frameworks() -> None:
-    """Have toolkit/rank/xla complete torch_xla, which otherwise takes one of several ranks for a single one; have
-    toolkit/rank/profiler measure the steps of this process, and toolkit/rank/compiler compile its models, if the job
-    asks."""
+    """Have rank/xla complete torch_xla, which otherwise takes one of several ranks for a single one; have rank/profiler
+    measure the steps of this process, and rank/compiler compile its models, if the job asks."""
     import os
     import sys
 
     # toolkit/rank/xla is written for what torch_xla 2 runs on.
     if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
-        _load("xla", "arrival").watch(_load("ranks", "arrival").watch)
+        _load("xla", "arrival").watch(_load("mesh", "arrival").watch)
     if os.environ.get("TOOLKIT_COMPAT_PATH", "").endswith("/smp") or "/smp:" in os.environ.get(
         "TOOLKIT_COMPAT_PATH", ""
     ):
-        _load("modelparallel", "arrival").watch(_load("ranks", "arrival").watch)
+        _load("modelparallel", "arrival").watch(_load("mesh", "arrival").watch)
     asked = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
     if asked and sys.version_info >= (3, 8):
-        _load("profiler", "arrival").watch(_load("ranks", "arrival"))
+        _load("profiler", "arrival").watch(_load("mesh", "arrival"))
     if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
-        _load("compiler", "arrival").watch(_load("ranks", "arrival"))
+        _load("compiler", "arrival").watch(_load("mesh", "arrival"))
 
 
 def _await_jax() -> None:
@@ -572,7 +571,7 @@ def _await_jax() -> None:
         _record_end(folder, pid)
         return path
 
-    _jax = _load("standalone", "jax_rank").watch(_load("ranks", "arrival").watch, record_end)
+    _jax = _load("hook", "jax_rank").watch(_load("mesh", "arrival").watch, record_end)
     atexit.register(_jax.at_last)
 
 

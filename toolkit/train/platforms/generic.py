@@ -40,9 +40,9 @@ from toolkit.train.platforms.program import chosen
 from toolkit.train.platforms.sagemaker import read_job as sagemaker
 
 HINT = (
-    f"Set TOOLKIT_PROGRAM or {sagemaker_variables.PROGRAM} to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
-    f" or let `toolkit run SCRIPT` simulate the platform. {sagemaker_variables.BASE_DIR} names the folder of SageMaker's"
-    " documents"
+    f"Set TOOLKIT_PROGRAM or {sagemaker_variables.PROGRAM} to the script, or TOOLKIT_JOB to a job file"
+    " (docs/orchestrators.md); or let `toolkit run SCRIPT` simulate the platform."
+    f" {sagemaker_variables.BASE_DIR} names the folder of SageMaker's documents"
 )
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 Find = Callable[[Mapping[str, str], Settings], Place]

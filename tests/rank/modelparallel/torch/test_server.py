@@ -144,7 +144,9 @@ ASKS = {
 
 
 def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_ones(tmp_path: Path) -> None:
-    ranks = smp_ranks(PROGRAMS / "smp_gradient_hops.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path)
+    ranks = smp_ranks(
+        PROGRAMS / "smp_gradient_hops.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path
+    )
     found = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
     for width in (8, 1024):  # Below and above the size from which tensors stay where they were made.

@@ -261,7 +261,8 @@ def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
     named = sagemaker_variables.plugin(environ)
     if named in REPLACED:
         log.info(
-            f"{sagemaker_variables.TRAINING_MODULE}={named}, which AWS's images set, is ignored: train does the same work"
+            f"{sagemaker_variables.TRAINING_MODULE}={named}, which AWS's images set, is ignored:"
+            " train does the same work"
         )
     return plugin(environ)
 

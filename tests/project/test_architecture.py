@@ -1,9 +1,11 @@
-"""docs/architecture.md names files and names that exist, and the layers as layers.py has them."""
+"""docs/architecture.md names files and names that exist, and both pages the folders that are there."""
 
 import ast
 import re
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.project import layers
 
@@ -57,33 +59,15 @@ def test_a_missing_file_or_name_is_found() -> None:
     assert missing("job/job.py", "Job.name") == ""
 
 
-def layers_there() -> dict[int, set[str]]:
-    """Return the packages and files of toolkit/ by their layer, those alone that are there."""
-    there = {layers.package_of(place) for place in layers.places(ROOT / "toolkit")} - {"__init__", "__main__"}
-    held = {number: {package for package in layer if package in there} for number, layer in enumerate(layers.LAYERS, 1)}
-    return {number: packages for number, packages in held.items() if packages}
+def table_of(page: str) -> dict[str, set[str]]:
+    """Return the rows of the first table of folders on *page*: first column to the names in the second."""
+    rows = re.findall(r"^\| `?([\w ]+?)`?/? \| (`.*?) \|", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)/?`", words)) for name, words in rows}
 
 
-def test_contributing_shows_the_layers_that_the_tests_hold() -> None:
-    table = re.findall(r"^\| (\d) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_both_pages_name_the_folders_that_are_there(page: str) -> None:
+    folders = {path.name for path in (ROOT / "toolkit").iterdir() if (path / "__init__.py").exists()}
 
-    assert {int(number): set(re.findall(r"`(\w+)`", words)) for number, words in table} == layers_there()
-
-
-def test_the_page_shows_the_layers_that_the_tests_hold() -> None:
-    shown: dict[int, set[str]] = {}
-    for number, words in re.findall(r"^(\d)  (\S+(?: \S+)*)", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
-        shown.setdefault(int(number), set()).update(words.split())
-
-    assert shown == layers_there()
-
-
-def test_both_pages_name_the_code_beside_the_layers() -> None:
-    contributing, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", PAGE))
-    beside = re.search(r"^Beside the layers stands .*?\n\n", page, re.MULTILINE | re.DOTALL)
-
-    assert beside is not None
-    assert set(layers.SCRIPT_SIDE) == set(re.findall(r"`(\w+)`", beside[0])) - {"cli"}
-    for shared in layers.SHARED_WITH_CLI:
-        assert f"`{shared}`" in contributing
-        assert f"`{shared}`" in beside[0]
+    assert set(layers.PACKAGES) == folders
+    assert set().union(*table_of(page).values()) >= folders

@@ -187,7 +187,7 @@ def text(name: str) -> str:
     given = () if name == "everything" else tokens(job)
     known = {**job.environ} if name == "everything" else {**job.environ, **variables(job, given)}
     shown = table.plan(job, RUN).text({k: v for k, v in known.items() if k != "PYTHONPATH"})
-    return shown.replace(str(HOOK), "@HOOK@").replace(str(HOOK.parents[1]), "@TOOLKIT@")
+    return shown.replace(str(HOOK), "@HOOK@").replace(str(HOOK.parents[2]), "@TOOLKIT@")
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))

@@ -57,8 +57,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: a folder holds no job, or a list of numbers does not fit the jobs.
     """
     from toolkit.commands import jobs
-    from toolkit.commands.report.compare.measured import labels, measure
-    from toolkit.commands.report.compare.page import build
+    from toolkit.commands.report.compare.measured import choose_labels, measure_job
+    from toolkit.commands.report.compare.page import build_page
     from toolkit.commands.simulate.catalogue import folder_of
 
     now_s = time.time()
@@ -69,10 +69,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     epochs = _each("--epochs", arguments.epochs, len(words))
     gpus = _each("--gpus", arguments.gpus, len(words))
     measured = [
-        measure(job, label, now_s=now_s, epochs=epochs[at], gpus=gpus[at])
-        for at, (job, label) in enumerate(zip(read, labels(read), strict=True))
+        measure_job(job, label, now_s=now_s, epochs=epochs[at], gpus=gpus[at])
+        for at, (job, label) in enumerate(zip(read, choose_labels(read), strict=True))
     ]
-    write(build(measured, now_s=now_s, price=arguments.price), form, target)
+    write(build_page(measured, now_s=now_s, price=arguments.price), form, target)
     return 0
 
 

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         UserError: the folder holds no job, or the rules cannot be read.
     """
     from toolkit.commands import jobs
-    from toolkit.commands.report.sections.diagnosed import over_files
+    from toolkit.commands.report.sections.diagnosed import apply_rules
     from toolkit.commands.simulate.catalogue import folder_of
     from toolkit.diagnosis import configuration, files
     from toolkit.train.platforms.profiler_rules import document
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     hosts = [
         files.read(host.monitor, host.metrics, host=host.name, ended=job.status != "running") for host in job.hosts
     ]
-    findings = over_files(job, job.hosts, asked.configurations)
+    findings = apply_rules(job, job.hosts, asked.configurations)
     print("\n".join(_shown(job, hosts, findings)))
     if arguments.rule_output is not None:
         print(f"wrote {_write(arguments.rule_output, job, hosts, asked.configurations, findings)}")
@@ -112,7 +112,7 @@ def _write(
 ) -> Path:
     """Write the Debugger's files below *folder*; return the folder of this report."""
     from toolkit.commands.report.html.page import render
-    from toolkit.commands.report.sections.page import build
+    from toolkit.commands.report.sections.page import build_page
     from toolkit.diagnosis import rule_output
 
     now_s = time.time()
@@ -121,7 +121,7 @@ def _write(
     reports.mkdir(parents=True, exist_ok=True)
     for name, document in rule_output.documents(hosts, configurations, findings).items():
         (reports / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (output / "profiler-report.html").write_text(render(build(job, now_s=now_s)), encoding="utf-8")
+    (output / "profiler-report.html").write_text(render(build_page(job, now_s=now_s)), encoding="utf-8")
     return output
 
 

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - both actions are called alike
-    from toolkit.commands.report.sections.partition import page
+    from toolkit.commands.report.sections.partition import build_page
     from toolkit.parallelism import decision
 
     file: Path = arguments.file
@@ -84,7 +84,7 @@ def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - bot
         file = _decision_of(file)
     arguments.output = arguments.output or "-"
     form, target = asked(arguments, file)
-    write(page(decision.read(file), file.name, now_s=time.time()), form, target)
+    write(build_page(decision.read(file), file.name, now_s=time.time()), form, target)
     return 0
 
 

@@ -64,13 +64,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: the folder holds no job, or the file cannot be written.
     """
     from toolkit.commands import jobs
-    from toolkit.commands.report.sections.page import build
+    from toolkit.commands.report.sections.page import build_page
     from toolkit.commands.simulate.catalogue import folder_of
 
     now_s = time.time()
     job_dir = folder_of(arguments.job_dir, os.environ, Path.cwd())
     form, target = asked(arguments, job_dir / PAGE)
-    write(build(jobs.read(job_dir, now_s=now_s), now_s=now_s, price=arguments.price), form, target)
+    write(build_page(jobs.read(job_dir, now_s=now_s), now_s=now_s, price=arguments.price), form, target)
     return 0
 
 
@@ -151,15 +151,15 @@ def _text(page: "Page", to_console: bool) -> str:
 
 
 def _markdown(page: "Page", _to_console: bool) -> str:
-    from toolkit.commands.report.markdown import markdown
+    from toolkit.commands.report.markdown import write_markdown
 
-    return markdown(page)
+    return write_markdown(page)
 
 
 def _json(page: "Page", _to_console: bool) -> str:
-    from toolkit.commands.report.document import document
+    from toolkit.commands.report.document import encode_page
 
-    return document(page)
+    return encode_page(page)
 
 
 WRITERS: dict[str, Callable[["Page", bool], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}

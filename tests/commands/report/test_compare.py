@@ -14,10 +14,10 @@ import pytest
 
 from toolkit.commands import jobs
 from toolkit.commands.report.compare import formulas
-from toolkit.commands.report.compare.epochs import from_lines, from_metrics
+from toolkit.commands.report.compare.epochs import find_in_lines, find_in_metrics
 from toolkit.commands.report.compare.formulas import BreakEven
-from toolkit.commands.report.compare.measured import labels, measure
-from toolkit.commands.report.compare.page import build
+from toolkit.commands.report.compare.measured import choose_labels, measure_job
+from toolkit.commands.report.compare.page import build_page
 from toolkit.commands.report.model import Chart, Page, Table, Words
 from toolkit.metrics.sample import Sample
 from toolkit.series import findings
@@ -43,8 +43,10 @@ def job(folder: Path, *, hours: float = 0.01, hosts: int = 1, rows: list[dict[st
 
 def page(*folders: Path, **more: Any) -> Page:
     read = [jobs.read(folder) for folder in folders]
-    named = zip(read, labels(read), strict=True)
-    return build([measure(each, label, now_s=0.0, epochs=None, gpus=None) for each, label in named], now_s=0.0, **more)
+    named = zip(read, choose_labels(read), strict=True)
+    return build_page(
+        [measure_job(each, label, now_s=0.0, epochs=None, gpus=None) for each, label in named], now_s=0.0, **more
+    )
 
 
 def tables(made: Page) -> dict[str, Table]:
@@ -158,7 +160,7 @@ def test_kts_table_gives_28_not_29_and_1_75_for_each_gpu(tmp_path: Path) -> None
 def test_the_break_even_is_the_first_epoch_after_which_it_stays_ahead(
     native: list[float], optimised: list[float], expected: BreakEven
 ) -> None:
-    assert formulas.break_even(native, optimised) == expected
+    assert formulas.find_break_even(native, optimised) == expected
 
 
 def test_an_interval_tells_a_change_from_noise_and_is_the_same_each_time() -> None:
@@ -167,15 +169,15 @@ def test_an_interval_tells_a_change_from_noise_and_is_the_same_each_time() -> No
     same = [chance.gauss(1.0, 0.1) for _ in range(200)]
     fifth = [value * 0.8 for value in same]
 
-    noise, change = formulas.interval(one, same), formulas.interval(one, fifth)
+    noise, change = formulas.bootstrap_savings(one, same), formulas.bootstrap_savings(one, fifth)
 
     assert noise is not None
     assert noise.within_noise
     assert change is not None
     assert not change.within_noise
     assert change.low < 20 < change.high
-    assert formulas.interval(one, fifth) == change
-    assert formulas.interval([1, 1, 1], fifth) is None
+    assert formulas.bootstrap_savings(one, fifth) == change
+    assert formulas.bootstrap_savings([1, 1, 1], fifth) is None
 
 
 def marks(*times: float, last: float) -> dict[str, list[Sample]]:
@@ -194,7 +196,7 @@ def marks(*times: float, last: float) -> dict[str, list[Sample]]:
     ],
 )
 def test_epochs_are_measured_by_what_a_job_captured(metrics: dict[str, list[Sample]], latencies: list[float]) -> None:
-    found = from_metrics(metrics, 0.0)
+    found = find_in_metrics(metrics, 0.0)
 
     assert found is not None
     assert found.latencies_s == pytest.approx(latencies)
@@ -210,7 +212,7 @@ def test_epochs_are_measured_by_what_a_job_captured(metrics: dict[str, list[Samp
     ],
 )
 def test_epochs_are_read_from_kerass_own_lines(line: str, latency: float, resolution_s: float) -> None:
-    found = from_lines(["Epoch 1/3\n", f"{line}\n", "24/30 - 5s - 1ms/step - of another kind\n"])
+    found = find_in_lines(["Epoch 1/3\n", f"{line}\n", "24/30 - 5s - 1ms/step - of another kind\n"])
 
     assert found is not None
     assert (found.latencies_s, found.resolution_s) == ((latency,), resolution_s)
@@ -344,7 +346,7 @@ def test_what_cannot_be_meant_ends_with_78(arguments: tuple[str, ...], said: str
 def test_jobs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [job(tmp_path / each / "it") for each in "ab"]
 
-    assert labels([jobs.read(folder) for folder in folders]) == ("native", "optimised")
+    assert choose_labels([jobs.read(folder) for folder in folders]) == ("native", "optimised")
 
 
 def test_names_too_long_for_a_tables_head_become_short_with_a_legend(tmp_path: Path) -> None:

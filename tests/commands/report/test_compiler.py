@@ -8,12 +8,12 @@ import pytest
 
 from tests.commands.jobs.folders import START_S, report, simulated
 from toolkit.commands import jobs
-from toolkit.commands.report.compare.measured import measure
-from toolkit.commands.report.compare.page import build as build_comparison
+from toolkit.commands.report.compare.measured import measure_job
+from toolkit.commands.report.compare.page import build_page as build_comparison
 from toolkit.commands.report.html.page import render as html
-from toolkit.commands.report.markdown import markdown
+from toolkit.commands.report.markdown import write_markdown
 from toolkit.commands.report.model import Page, Table
-from toolkit.commands.report.sections.page import build
+from toolkit.commands.report.sections.page import build_page
 from toolkit.commands.report.text import TextWriter
 from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.outcome import Outcome
@@ -47,7 +47,7 @@ def job(folder: Path, **hosts: "Compilation | None") -> Path:
 
 
 def page(folder: Path) -> Page:
-    return build(jobs.read(folder), now_s=START_S + 100)
+    return build_page(jobs.read(folder), now_s=START_S + 100)
 
 
 def text(made: Page) -> str:
@@ -73,7 +73,7 @@ def test_the_section_has_the_decision_the_trial_and_what_was_compiled_again(tmp_
     assert tables["compiler-trials"].rows[0][2:] == (8, 25.0, 20.0, 1.25, "yes", 22.0)
 
 
-@pytest.mark.parametrize("shape", [html, markdown, lambda made: msgspec.json.encode(made).decode()])
+@pytest.mark.parametrize("shape", [html, write_markdown, lambda made: msgspec.json.encode(made).decode()])
 def test_every_shape_of_the_page_has_the_section(tmp_path: Path, shape: Callable[[Page], str]) -> None:
     shown = shape(page(job(tmp_path / "job", algo_1=KEPT)))
 
@@ -117,7 +117,7 @@ def test_compare_sets_the_compilers_side_by_side_and_says_what_makes_the_savings
         job(tmp_path / "one", algo_1=EAGER),
         job(tmp_path / "other", algo_1=None),
     ]
-    measured = [measure(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
+    measured = [measure_job(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
 
     made = build_comparison(measured, now_s=START_S)
 
@@ -133,6 +133,6 @@ def test_compare_sets_the_compilers_side_by_side_and_says_what_makes_the_savings
 
 def test_compare_without_compilers_has_no_section(tmp_path: Path) -> None:
     folders = [job(tmp_path / "native", algo_1=None), job(tmp_path / "other", algo_1=None)]
-    measured = [measure(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
+    measured = [measure_job(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
 
     assert "compilers" not in [section.id for section in build_comparison(measured, now_s=START_S).sections]

@@ -7,17 +7,17 @@ import jsonschema
 import msgspec
 
 from tests.commands.report.pages import page
-from toolkit.commands.report.document import SCHEMA, document, schema
+from toolkit.commands.report.document import SCHEMA, build_schema, encode_page
 from toolkit.commands.report.model import Words
 
 
 def test_the_shipped_schema_is_that_of_the_model() -> None:
     """`python -m toolkit.commands.report.document` writes it anew."""
-    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(schema()))
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(build_schema()))
 
 
 def test_a_page_with_every_kind_of_block_is_valid_and_keeps_its_numbers() -> None:
-    told = json.loads(document(page()))
+    told = json.loads(encode_page(page()))
 
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(told)
     chart = told["sections"][1]["blocks"][2]
@@ -35,5 +35,5 @@ def test_the_schema_refuses_what_is_no_page() -> None:
     told = msgspec.to_builtins(page(Words(text="x")))
     told["sections"][0]["blocks"][0]["tone"] = "loud"
 
-    assert not jsonschema.Draft202012Validator(schema()).is_valid(told)
+    assert not jsonschema.Draft202012Validator(build_schema()).is_valid(told)
     assert math.isnan(page().sections[1].blocks[2].lines[0].mean[1])  # type: ignore[union-attr]

@@ -12,9 +12,9 @@ from tests.traces.test_ranks import gpu_rank
 from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.commands.report.model import Block, Chart, Shares, Table, Words
 from toolkit.commands.report.sections import kernels, memory, traced
-from toolkit.commands.report.sections.traced import Pair, Traced
+from toolkit.commands.report.sections.traced import TracedJob, TracePair
 
-GPU = Traced(traces=(made.trace(made.gpu_step()),), window="steps-1-1", ranks=1)
+GPU = TracedJob(traces=(made.trace(made.gpu_step()),), window="steps-1-1", ranks=1)
 
 
 def by_id(blocks: list[Block]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def rank_step(number: int, late: float) -> list[dict[str, Any]]:
 
 
 def test_a_gpu_has_tables_of_kernels_by_time_and_by_launches() -> None:
-    blocks = by_id(kernels.of_traces(GPU))
+    blocks = by_id(kernels.build_trace_blocks(GPU))
 
     by_time = blocks["kernels-by-time"]
     assert by_time.rows[0][0] == f"{made.GEMM[:25]}...{made.GEMM[-12:]}"
@@ -80,7 +80,7 @@ def test_a_gpu_has_tables_of_kernels_by_time_and_by_launches() -> None:
 
 
 def test_parts_of_a_gpu_s_time_add_up() -> None:
-    blocks = by_id(kernels.of_traces(GPU))
+    blocks = by_id(kernels.build_trace_blocks(GPU))
 
     for name in ("gpu-activity", "kernel-precision"):
         shares = blocks[name]
@@ -93,7 +93,7 @@ def test_parts_of_a_gpu_s_time_add_up() -> None:
 
 
 def test_memory_operations_have_a_table() -> None:
-    (table,) = memory.of_traces(GPU)
+    (table,) = memory.build_trace_blocks(GPU)
 
     assert isinstance(table, Table)
     assert table.rows[0][1:4] == ("Memcpy HtoD (Pinned -> Device)", 2, 5_000_000)
@@ -102,7 +102,7 @@ def test_memory_operations_have_a_table() -> None:
 
 
 def test_the_rank_that_the_others_wait_for_is_named() -> None:
-    blocks = kernels.of_traces(Traced(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2))
+    blocks = kernels.build_trace_blocks(TracedJob(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2))
 
     assert "Straggler: The others wait for rank 1: it came last to 2 of 2 collectives" in words(blocks)
     rows = by_id(blocks)["ranks-traced"].rows
@@ -113,12 +113,14 @@ def test_the_share_of_the_run_stands_on_the_section(tmp_path: Path) -> None:
     for rank in (0, 1, 2, 3):
         put(tmp_path, "steps-10-11", rank)
 
-    found = traced.read(job(tmp_path))
-    text = words(kernels.of_traces(found))
+    found = traced.read_traces(job(tmp_path))
+    text = words(kernels.build_trace_blocks(found))
 
     assert len(found.traces) == 4
     assert "2 of 240 steps of the run were traced: 0.83%." in text
-    assert "2 of 400 steps of the run were traced: 0.50%." in words(kernels.of_traces(found, {0: 400})), "the monitor's"
+    assert "2 of 400 steps of the run were traced: 0.50%." in words(kernels.build_trace_blocks(found, {0: 400})), (
+        "the monitor's"
+    )
     assert "Sampled: The tables are of rank 0, 0.02 s with 2 steps (window steps-10-11)." in text
 
 
@@ -128,7 +130,7 @@ def test_two_ranks_that_were_asked_for_are_shown_side_by_side(tmp_path: Path) ->
     put(tmp_path, "steps-40-41", 2, request=1, late=4000, start_s=9.0)
     put(tmp_path, "steps-40-41", 3, request=1, start_s=9.0)
 
-    blocks = by_id(kernels.of_traces(traced.read(job(tmp_path))))
+    blocks = by_id(kernels.build_trace_blocks(traced.read_traces(job(tmp_path))))
 
     table = blocks["difference-steps-40-41"]
     assert table.title == "What rank 2 does more than rank 3, a step (steps-40-41)"
@@ -144,7 +146,7 @@ def test_two_ranks_that_began_one_step_apart_are_one_request(tmp_path: Path) -> 
     put(tmp_path, "steps-41-42", 3, request=1)
     put(tmp_path, "steps-70-71", 3, request=2, start_s=20.0)
 
-    (pair,) = traced.read(job(tmp_path)).pairs
+    (pair,) = traced.read_traces(job(tmp_path)).pairs
 
     assert (pair.window, pair.first_rank, pair.second_rank) == ("steps-40-41", 2, 3)
     assert (pair.first_host, pair.second_host) == ("algo-1", "algo-1")
@@ -159,7 +161,7 @@ def test_two_ranks_of_different_hosts_are_a_pair_only_if_one_request_asked_for_b
     put(outputs[1], "steps-60-61", 1, request=2, host="algo-2")
     hosts = tuple(HostData(name=output.name, output=output, status="succeeded") for output in outputs)
 
-    (pair,) = traced.read(JobData(name="job", folder=tmp_path, status="succeeded", hosts=hosts)).pairs
+    (pair,) = traced.read_traces(JobData(name="job", folder=tmp_path, status="succeeded", hosts=hosts)).pairs
 
     assert (pair.first_host, pair.first_rank, pair.second_host, pair.second_rank) == ("algo-1", 0, "algo-2", 1)
     slow = pair.of(1, "algo-2")
@@ -172,14 +174,14 @@ def test_a_window_that_the_job_asked_for_is_shown_before_a_later_one_of_a_slow_r
         put(tmp_path, "steps-10-11", rank)
         put(tmp_path, "steps-40-41", rank, request=1, start_s=9.0)
 
-    assert traced.read(job(tmp_path)).window == "steps-10-11"
+    assert traced.read_traces(job(tmp_path)).window == "steps-10-11"
 
 
 def test_no_trace_says_what_would_make_one(tmp_path: Path) -> None:
-    found = traced.read(job(tmp_path))
+    found = traced.read_traces(job(tmp_path))
 
-    assert words(kernels.of_traces(found)) == f": {kernels.MISSING}"
-    assert words(memory.of_traces(found)) == f": {memory.MISSING}"
+    assert words(kernels.build_trace_blocks(found)) == f": {kernels.MISSING}"
+    assert words(memory.build_trace_blocks(found)) == f": {memory.MISSING}"
 
 
 def test_a_broken_trace_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_a_broken_trace_is_named_and_the_others_are_shown(tmp_path: Path) -> Non
     broken = tmp_path / "profiler/framework/steps-10-11/algo-1_rank-1.pt.trace.json.gz"
     broken.write_bytes(broken.read_bytes()[:100])
 
-    blocks = kernels.of_traces(traced.read(job(tmp_path)))
+    blocks = kernels.build_trace_blocks(traced.read_traces(job(tmp_path)))
 
     assert f"Trace not read: {broken}: the gzip data end too early" in words(blocks)
     assert "operators-by-time" in by_id(blocks)
@@ -199,12 +201,12 @@ def test_a_trace_that_nobody_listed_is_found(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "mine.json").write_bytes(made.document(made.gpu_step()))
 
-    assert "kernels-by-time" in by_id(kernels.of_traces(traced.read(job(tmp_path))))
+    assert "kernels-by-time" in by_id(kernels.build_trace_blocks(traced.read_traces(job(tmp_path))))
 
 
 def test_ids_of_blocks_are_unique() -> None:
     both = gpu_rank(0, 0), gpu_rank(1, 9)
-    pair = Pair(
+    pair = TracePair(
         window="w",
         first=both[0],
         second=both[1],
@@ -213,7 +215,7 @@ def test_ids_of_blocks_are_unique() -> None:
         first_host="algo-1",
         second_host="algo-1",
     )
-    found = Traced(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
+    found = TracedJob(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
     blocks = [block for make in (kernels, memory) for block in make.of_traces(found) if not isinstance(block, Words)]
 
     assert len({block.id for block in blocks}) == len(blocks)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.commands.report.sections.ledger import NAMES, Facts, divide
+from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
 from toolkit.series.step_records import Step, StepTable, table
 
 START_S = 1_795_000_000.0
@@ -44,13 +44,13 @@ def steps(
     return made
 
 
-def facts(end_s: float, **more: object) -> Facts:
-    return Facts(start_s=START_S, end_s=START_S + end_s, **more)  # type: ignore[arg-type]
+def facts(end_s: float, **more: object) -> JobTimes:
+    return JobTimes(start_s=START_S, end_s=START_S + end_s, **more)  # type: ignore[arg-type]
 
 
-def divided(told: Facts, **hosts: StepTable) -> dict[str, float]:
+def divided(told: JobTimes, **hosts: StepTable) -> dict[str, float]:
     """Return the seconds of all hosts by name, and what is unexplained."""
-    found = divide(told, list(hosts), hosts)
+    found = divide_time(told, list(hosts), hosts)
     parts = {name: sum(each[name] for each in found.values()) for name in NAMES}
     assert all(seconds >= 0 for seconds in parts.values())
     parts["unexplained"] = (told.end_s - told.start_s) * len(hosts) - sum(parts.values())
@@ -132,7 +132,7 @@ def test_steps_whose_parts_are_not_measured_are_training() -> None:
 def test_a_host_without_steps_is_divided_by_the_times_of_its_processes() -> None:
     told = facts(20.0, failures=(START_S + 15.0,), failed=True, ranks_began={"a": START_S + 2.0})
 
-    found = divide(told, ["a"], {})["a"]
+    found = divide_time(told, ["a"], {})["a"]
 
     assert {name: seconds for name, seconds in found.items() if seconds} == {"start-up": 2.0, "idle": 5.0}
 
@@ -146,7 +146,7 @@ def test_clocks_that_disagree_never_make_more_time_than_there_was() -> None:
     assert told.get("unexplained", 0.0) >= 0
 
 
-def interrupted(**more: object) -> Facts:
+def interrupted(**more: object) -> JobTimes:
     """Return the facts of a start that was interrupted 20 s after its begin."""
     return facts(20.0, failures=(START_S + 20.0,), failed=True, interrupted=True, **more)
 

@@ -5,12 +5,12 @@ import re
 from markdown_it import MarkdownIt
 
 from tests.commands.report.pages import page
-from toolkit.commands.report.markdown import markdown
+from toolkit.commands.report.markdown import write_markdown
 from toolkit.commands.report.model import Lines, Words
 
 
 def test_every_kind_of_block_becomes_markdown_that_a_forge_shows() -> None:
-    html = MarkdownIt("commonmark").enable("table").render(markdown(page()))
+    html = MarkdownIt("commonmark").enable("table").render(write_markdown(page()))
 
     assert "<h1>digits: failed</h1>" in html
     assert "<strong>Cause:</strong> ValueError: loss is nan" in html
@@ -27,7 +27,7 @@ def test_what_a_script_said_is_never_markup() -> None:
     html = (
         MarkdownIt("commonmark")
         .enable("table")
-        .render(markdown(page(Words(name="Cause", text=said), Words(text=said))))
+        .render(write_markdown(page(Words(name="Cause", text=said), Words(text=said))))
     )
 
     assert "<img" not in html and "<a " not in html and "<li>" not in html
@@ -35,7 +35,9 @@ def test_what_a_script_said_is_never_markup() -> None:
 
 
 def test_a_long_log_is_cut_to_its_end_and_says_so() -> None:
-    text = markdown(page(Words(text="x"), Lines(id="log", title="algo-1", lines=tuple(f"line {n}" for n in range(99)))))
+    text = write_markdown(
+        page(Words(text="x"), Lines(id="log", title="algo-1", lines=tuple(f"line {n}" for n in range(99))))
+    )
 
     assert "algo-1 (here the last 30)" in text
     assert "line 98" in text and "line 68" not in text

@@ -58,7 +58,7 @@ def blocks_of(folder: Path, *steps: RankStep, half_line: bool = False) -> list[B
     if half_line:
         with (data / timeline.FOLDER / f"{timeline.PREFIX}0.jsonl").open("ab") as file:
             file.write(b'{"rank": 0, "pp_')
-    return modelparallel.blocks(Material(job(folder), now_s=2e9))
+    return modelparallel.build_blocks(Material(job(folder), now_s=2e9))
 
 
 FIRST = [("forward", 0, 0, 1), ("forward", 1, 1, 2), ("backward", 0, 3, 4), ("backward", 1, 4, 5)]
@@ -104,11 +104,11 @@ def test_spans_that_overlap_count_once(tmp_path: Path) -> None:
 
 
 def test_another_job_has_no_blocks(tmp_path: Path) -> None:
-    assert modelparallel.blocks(Material(job(tmp_path), now_s=2e9)) == []
+    assert modelparallel.build_blocks(Material(job(tmp_path), now_s=2e9)) == []
 
 
 def test_a_damaged_decision_is_named_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / decision.FILE).write_text('{"version": 1}')
-    (words,) = modelparallel.blocks(Material(job(tmp_path), now_s=2e9))
+    (words,) = modelparallel.build_blocks(Material(job(tmp_path), now_s=2e9))
     assert isinstance(words, Words) and words.tone == "warn" and "fingerprint" in words.text

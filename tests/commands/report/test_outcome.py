@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands.jobs.folders import START_S, failed, output, report, sample, simulated
 from toolkit.commands import jobs
-from toolkit.commands.report.sections.page import build
+from toolkit.commands.report.sections.page import build_page
 from toolkit.commands.report.text import TextWriter
 from toolkit.job.cause import Cause
 from toolkit.job.outcome import Outcome
@@ -22,7 +22,7 @@ DONE = Outcome(status="succeeded", exit_code=0)
 
 
 def text(folder: Path, **more: Any) -> list[str]:
-    page = build(
+    page = build_page(
         jobs.read(folder, now_s=more.get("now_s")),
         now_s=START_S + 100,
         **{k: v for k, v in more.items() if k != "now_s"},
@@ -181,6 +181,6 @@ def test_an_exceptions_text_does_not_steer_the_terminal(tmp_path: Path) -> None:
     cause = msgspec.structs.replace(outcome.cause, text="ValueError: \x1b[2J\x9bgone\x00")
     output(tmp_path / "output", msgspec.structs.replace(outcome, cause=cause))
 
-    page = build(jobs.read(tmp_path), now_s=START_S + 100)
+    page = build_page(jobs.read(tmp_path), now_s=START_S + 100)
 
     assert not set(TextWriter(width=100).page(page)) & set("\x1b\x9b\x00")

@@ -4,14 +4,14 @@ import msgspec
 
 from tests.parallelism.shapes import SHAPES
 from toolkit.commands.report.model import Boxes, Table
-from toolkit.commands.report.sections.partition import blocks, page
+from toolkit.commands.report.sections.partition import build_blocks, build_page
 from toolkit.parallelism.partitioner import decide
 
 
 def test_the_drawing_shows_each_device_and_level_as_wide_as_its_cost() -> None:
     decision = decide(SHAPES["perceptron"](), 2, 0.8, "x")
 
-    devices, drawing, cuts = blocks(decision)
+    devices, drawing, cuts = build_blocks(decision)
 
     assert isinstance(devices, Table) and isinstance(drawing, Boxes) and isinstance(cuts, Table)
     assert [(row[0], row[1]) for row in devices.rows] == [(0, 4), (1, 4)]
@@ -29,7 +29,7 @@ def test_the_table_of_modules_stops_where_a_module_is_whole_and_folds_equal_sibl
         decide(tree, 2, 0.8, "x"), assignment={"": 0, "h.3.mlp": 1, "h.4": 1, "h.5": 1, "h.6": 1}
     )
 
-    table = page(decision, "x", now_s=0.0).sections[1].blocks[0]
+    table = build_page(decision, "x", now_s=0.0).sections[1].blocks[0]
 
     assert isinstance(table, Table)
     assert [(row[0], row[2]) for row in table.rows] == [
@@ -50,8 +50,8 @@ def test_an_edited_assignment_is_said_to_be_edited() -> None:
     decided = decide(SHAPES["perceptron"](), 2, 0.8, "x")
     edited = msgspec.structs.replace(decided, assignment={**decided.assignment, "1": 1})
 
-    assert page(decided, "x", now_s=0.0).status == decided.method
-    shown = page(edited, "x", now_s=0.0)
+    assert build_page(decided, "x", now_s=0.0).status == decided.method
+    shown = build_page(edited, "x", now_s=0.0)
 
     assert shown.status == "edited"
     assert (

@@ -10,7 +10,7 @@ import pytest
 
 from toolkit.commands import jobs
 from toolkit.commands.report.model import Shares
-from toolkit.commands.report.sections.page import build
+from toolkit.commands.report.sections.page import build_page
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "delays.py"
 SAVED_AFTER = 15  # As the program has it.
@@ -36,7 +36,7 @@ def test_injected_delays_come_back_from_the_ledger(tmp_path: Path) -> None:
     job = jobs.read(tmp_path / "job")
     assert job.start_s is not None and job.end_s is not None
 
-    page = build(job, now_s=job.end_s)
+    page = build_page(job, now_s=job.end_s)
 
     ledger = next(each for section in page.sections for each in section.blocks if isinstance(each, Shares))
     parts = {part.name: part.value for part in ledger.parts}

@@ -14,10 +14,10 @@ from tests.commands.report.test_kernels import put
 from tests.series.test_debugger import REAL
 from toolkit.commands import jobs
 from toolkit.commands.report.html.blocks import COLOURS, shares
-from toolkit.commands.report.markdown import markdown
+from toolkit.commands.report.markdown import write_markdown
 from toolkit.commands.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.commands.report.sections.outcome import DEBUGGER_ALONE
-from toolkit.commands.report.sections.page import build
+from toolkit.commands.report.sections.page import build_page
 from toolkit.commands.report.text import TextWriter
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.cause import Cause
@@ -77,7 +77,7 @@ def made(job_dir: Path, seconds: int = 200) -> Page:
         rows = (sample("loss", 3.0 / (1 + n), n, host, rank=rank, step=n) for n in range(100))
         (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     findings.append(job_dir / "hosts/algo-1/opt/ml/output/monitor/findings.jsonl", FOUND)
-    return build(jobs.read(job_dir), now_s=START_S + 1000, price=36.0)
+    return build_page(jobs.read(job_dir), now_s=START_S + 1000, price=36.0)
 
 
 def _samples(monitor: Path, seconds: int) -> None:
@@ -222,7 +222,7 @@ def test_a_failed_installation_is_start_up(tmp_path: Path) -> None:
     ended = Outcome(status="failed", exit_code=1, exits=(pip,), cause=cause)
     simulated(tmp_path, report(exit_code=1), {"algo-1": ended, "algo-2": ended}, "installs\n")
 
-    page = build(jobs.read(tmp_path), now_s=START_S + 1000)
+    page = build_page(jobs.read(tmp_path), now_s=START_S + 1000)
 
     (ledger,) = (each for section in page.sections for each in section.blocks if isinstance(each, Shares))
     parts = {part.name: part.value for part in ledger.parts if part.value > 0.01}
@@ -254,7 +254,7 @@ def test_a_slow_rank_is_compared_by_what_the_job_traced_anyway(tmp_path: Path) -
     for rank, host in enumerate(("algo-1", "algo-2")):
         put(tmp_path / "job/hosts" / host / "opt/ml/output", "steps-10-11", rank, late=4000 * rank)
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     (table,) = [each for each in sections(page)["findings"] if getattr(each, "id", "").endswith("-difference")]
     assert isinstance(table, Table) and table.title == "What rank 1 does more than rank 0, a step (steps-10-11)"
@@ -269,11 +269,11 @@ def test_a_trace_that_a_slow_rank_was_asked_for_stands_with_the_finding_and_only
         FOUND, rule="SlowRank", subject="rank", host="algo-2", rank=1, numbers=(Number(name=HEALTHY, value=2),)
     )
     findings.append(output / "monitor/findings.jsonl", slow)
-    without = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    without = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
     for rank in (1, 2):
         put(output, "steps-10-11", rank, request=1, late=4000 * (rank == 1))
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert any("the monitor asked rank 1 and a healthy rank" in text for text in named(without, "Evidence"))
     tables = {name: [each.title for each in of if isinstance(each, Table)] for name, of in sections(page).items()}
@@ -320,13 +320,13 @@ def test_of_many_metrics_the_first_are_shown_and_the_others_folded(tmp_path: Pat
     path = tmp_path / "job/hosts/algo-1/opt/ml/output/metrics.jsonl"
     path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     charts = [each for each in sections(page)["metrics"] if isinstance(each, Chart)]
     assert [each.title for each in charts[:6]] == ["loss", "val_accuracy", "layer39.norm", "odd", *LAYERS[:2]]
     assert [each.folded for each in charts] == [False] * 12 + [True] * 31
     assert [each.title for each in charts[12:14]] == LAYERS[8:10]
-    for text in (TextWriter(width=100).page(page), markdown(page)):
+    for text in (TextWriter(width=100).page(page), write_markdown(page)):
         assert "31 more charts are not shown here (layer8.norm, layer9.norm," in text.replace("\n", " ")
         assert text.count("layer30.norm") == 1, "in the table of values"
 
@@ -345,7 +345,7 @@ def test_the_timeline_lists_the_events_of_all_hosts_by_time(page: Page) -> None:
 def test_a_job_without_a_monitor_says_how_to_have_one(tmp_path: Path) -> None:
     simulated(tmp_path / "job", report(), {"algo-1": failed("algo-2"), "algo-2": failed("algo-2")}, "x\n")
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     for section in ("last-minutes", "findings", "steps", "system"):
         assert any("TOOLKIT_MONITOR=1" in text for text in words(page, section)), section
@@ -360,7 +360,7 @@ def test_a_copy_of_the_debuggers_files_alone_is_a_job_with_a_host_for_each_node(
     for node in nodes:
         (folder / f"1733636880.{node}.json").write_text(REAL.replace("algo-1", node))
 
-    page = build(jobs.read(tmp_path / "job"), now_s=1733640000.0)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=1733640000.0)
 
     assert page.status == "unfinished"
     assert page.summary == DEBUGGER_ALONE
@@ -379,7 +379,7 @@ def test_damaged_measurements_cost_what_they_would_have_said(tmp_path: Path, cut
         if path.is_file() and (cut in path.parts or path.name.startswith(cut)):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 3] + b"\x00\xff" * 40)
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert page.status == "failed" and len(page.sections) >= 9
 
@@ -395,7 +395,7 @@ def test_bytes_that_are_no_utf_8_cost_their_own_file_or_line(tmp_path: Path) -> 
         path = opt_ml / "output" / name
         path.write_bytes(bad + (path.read_bytes() if path.exists() else b""))
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert [line.name for line in block(page, "metric-loss").lines] == ["rank 0 (algo-1)", "rank 1 (algo-2)"]
 
@@ -406,7 +406,7 @@ def test_a_time_that_no_calendar_has_is_named_so(tmp_path: Path) -> None:
     (tmp_path / "job/hosts/algo-1/opt/ml/output/monitor/monitor.json").write_text(json.dumps(about))
     (tmp_path / "job/job.json").write_text("{")
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert "at an unknown time" in " ".join(words(page, "outcome"))
 
@@ -415,7 +415,7 @@ def test_without_numpy_the_report_says_what_to_install(tmp_path: Path, monkeypat
     made(tmp_path / "job", 30)
     monkeypatch.setitem(sys.modules, "numpy", None)
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert page.status == "failed" and block(page, "metric-loss").lines
     assert any("pip install 'container-training-toolkit[report]'" in text for text in words(page, "system"))
@@ -430,7 +430,7 @@ def test_start_up_lasts_until_the_ranks_start_not_their_launcher(tmp_path: Path)
     outcome = msgspec.structs.replace(outcome, exits=(launcher, rank))
     simulated(tmp_path / "job", report(), {"algo-1": outcome, "algo-2": outcome}, "x\n")
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert block(page, "ledger").parts[0].value == pytest.approx(16.0)  # Two hosts.
 
@@ -481,7 +481,7 @@ def spot(job_dir: Path, *, resumed_time: str = "2026-11-18T11:07:10.000Z") -> Pa
         again = msgspec.structs.replace(began, started_ns=int((START_S + 32) * 1e9), ended_ns=int((START_S + 40) * 1e9))
         stopped = Outcome(status="succeeded", exit_code=0, exits=(again,))
     simulated(job_dir, whole, {"algo-1": stopped, "algo-2": stopped}, "the last start\n")
-    return build(jobs.read(job_dir), now_s=START_S + 1000)
+    return build_page(jobs.read(job_dir), now_s=START_S + 1000)
 
 
 def test_a_start_of_which_nothing_is_known_does_not_keep_the_page_from_being_written(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ def test_a_start_of_which_nothing_is_known_does_not_keep_the_page_from_being_wri
         if path.is_file():
             path.unlink()
 
-    page = build(jobs.read(tmp_path / "job"), now_s=START_S + 1000)
+    page = build_page(jobs.read(tmp_path / "job"), now_s=START_S + 1000)
 
     ledger = block(page, "ledger")
     assert isinstance(ledger, Shares) and ledger.total == 60.0
@@ -545,7 +545,7 @@ def test_while_an_interrupted_job_waits_its_page_says_so_and_counts_nothing(tmp_
     lock = (folder / ".toolkit-job").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    page = build(jobs.read(folder), now_s=START_S + 320)
+    page = build_page(jobs.read(folder), now_s=START_S + 320)
 
     assert page.summary == "The job was interrupted, and waits for new hosts, 5 min 20 s after its start."
     ledger = block(page, "ledger")
@@ -556,7 +556,7 @@ def test_while_an_interrupted_job_waits_its_page_says_so_and_counts_nothing(tmp_
 def test_the_page_of_an_interrupted_start_is_that_of_a_stopped_job(tmp_path: Path) -> None:
     spot(tmp_path / "job")
 
-    page = build(jobs.read(tmp_path / "job/interrupted/1"), now_s=START_S + 1000)
+    page = build_page(jobs.read(tmp_path / "job/interrupted/1"), now_s=START_S + 1000)
 
     assert page.status == "stopped"
     assert "Managed spot" not in str(page)

@@ -5,14 +5,14 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.commands.report.sections.thin import line
+from toolkit.commands.report.sections.thin import thin_line
 
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=300)
 
 
 @given(VALUES, st.integers(1, 50))
 def test_the_least_and_the_greatest_value_stay_and_each_mean_lies_between(values: list[float], points: int) -> None:
-    made = line("loss", range(len(values)), values, points=points)
+    made = thin_line("loss", range(len(values)), values, points=points)
     finite = [value for value in values if math.isfinite(value)]
     low, high = made.low or made.mean, made.high or made.mean
 
@@ -26,7 +26,7 @@ def test_the_least_and_the_greatest_value_stay_and_each_mean_lies_between(values
 
 
 def test_a_short_line_is_kept_as_it_is() -> None:
-    made = line("loss", [1, 2, 3], [0.5, math.inf, 0.25], points=3)
+    made = thin_line("loss", [1, 2, 3], [0.5, math.inf, 0.25], points=3)
 
     assert (made.x, made.low, made.high) == ((1.0, 2.0, 3.0), (), ())
     assert made.mean[0] == 0.5 and math.isnan(made.mean[1])

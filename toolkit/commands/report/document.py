@@ -18,12 +18,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WITH_GAPS = ("mean", "low", "high")
 
 
-def document(page: Page) -> str:
+def encode_page(page: Page) -> str:
     """Return *page* as JSON text, which ends with a newline. A gap in a line is null."""
     return msgspec.json.format(encode(page), indent=1).decode() + "\n"
 
 
-def schema() -> dict[str, Any]:
+def build_schema() -> dict[str, Any]:
     """Return the schema of `document`."""
     made = msgspec.json.schema(Page)
     for name in WITH_GAPS:
@@ -35,4 +35,4 @@ def schema() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    SCHEMA.write_bytes(msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n")
+    SCHEMA.write_bytes(msgspec.json.format(msgspec.json.encode(build_schema()), indent=2) + b"\n")

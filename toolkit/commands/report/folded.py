@@ -7,7 +7,7 @@ from toolkit.commands.report.model import Block, Chart
 NAMED = 6
 
 
-def split(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], str]:
+def split_folded(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], str]:
     """Return *blocks* without folded charts, and a sentence on those, "" if there are none."""
     shown = tuple(block for block in blocks if not (isinstance(block, Chart) and block.folded))
     titles = [block.title for block in blocks if isinstance(block, Chart) and block.folded]

@@ -4,88 +4,90 @@ import math
 import re
 from datetime import datetime, timezone
 
-from toolkit.commands.report.folded import split
+from toolkit.commands.report.folded import split_folded
 from toolkit.commands.report.model import Block, Boxes, Cell, Chart, Column, HeatMap, Lines, Page, Shares, Table, Words
-from toolkit.commands.report.text import TextWriter, headed, moment, shown
+from toolkit.commands.report.text import TextWriter, format_cell, format_head, format_x
 
 WORDS = {"good": "", "plain": "", "warn": "**Warning:** ", "bad": ""}
 MOST_LINES = 30  # Of a log: a comment is read, not searched.
 MOST_ROWS = 40
 
 
-def markdown(page: Page) -> str:
+def write_markdown(page: Page) -> str:
     """Return *page* as Markdown, which ends with a newline."""
-    parts = [f"# {escaped(page.title)}: {page.status}", escaped(page.summary)]
+    parts = [f"# {escape(page.title)}: {page.status}", escape(page.summary)]
     for section in page.sections:
         if section.id != "outcome":
-            parts.append(f"## {escaped(section.title)}")
-        blocks, left = split(section.blocks)
-        parts += ["\n\n".join(each for each in (*map(_block, blocks), escaped(left)) if each)]
+            parts.append(f"## {escape(section.title)}")
+        blocks, left = split_folded(section.blocks)
+        parts += ["\n\n".join(each for each in (*map(_write_block, blocks), escape(left)) if each)]
     made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return "\n\n".join([*parts, f"*Made by {escaped(page.made_by)} at {made}. Times are UTC.*"]) + "\n"
+    return "\n\n".join([*parts, f"*Made by {escape(page.made_by)} at {made}. Times are UTC.*"]) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return *text* so that Markdown shows it as it is, on one line."""
     plain = re.sub(r"([\\`*_\[\]<>|~#])", r"\\\1", " ".join(text.split()))
     return re.sub(r"^([-+]|\d+[.)])(?=\s)", r"\\\1", plain)
 
 
-def fenced(lines: tuple[str, ...]) -> str:
+def fence_lines(lines: tuple[str, ...]) -> str:
     """Return *lines* as a block of code, within a fence that is longer than any in them."""
     longest = max((len(found) for line in lines for found in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *lines, fence])
 
 
-def _block(block: Block) -> str:
+def _write_block(block: Block) -> str:
     if isinstance(block, Words):
-        return _words(block)
+        return _write_words(block)
     if isinstance(block, Table):
-        return _table(block)
+        return _write_table(block)
     if isinstance(block, Shares):
-        return _shares(block)
+        return _write_shares(block)
     if isinstance(block, Chart):
-        return _chart(block)
+        return _write_chart(block)
     if isinstance(block, HeatMap):
-        return _heat_map(block)
+        return _write_heat_map(block)
     if isinstance(block, Boxes):
-        return fenced(tuple(TextWriter().boxes(block)))
-    return _lines(block)
+        return fence_lines(tuple(TextWriter().boxes(block)))
+    return _write_lines(block)
 
 
-def _words(words: Words) -> str:
-    name = f"**{escaped(words.name)}:** " if words.name else WORDS[words.tone]
-    advice = f"\n\n**What to do:** {escaped(words.advice)}" if words.advice else ""
-    return f"{name}{escaped(words.text)}{advice}"
+def _write_words(words: Words) -> str:
+    name = f"**{escape(words.name)}:** " if words.name else WORDS[words.tone]
+    advice = f"\n\n**What to do:** {escape(words.advice)}" if words.advice else ""
+    return f"{name}{escape(words.text)}{advice}"
 
 
-def _table(table: Table) -> str:
+def _write_table(table: Table) -> str:
     rows = [*table.rows[:MOST_ROWS], *([table.total] if table.total else [])]
-    parts = [f"**{escaped(table.title)}**", _grid(table.columns, rows)]
+    parts = [f"**{escape(table.title)}**", _write_grid(table.columns, rows)]
     if len(table.rows) > MOST_ROWS:
         parts.append(f"The first {MOST_ROWS} of {len(table.rows)} rows.")
-    return "\n\n".join([*parts, *([escaped(table.note)] if table.note else [])])
+    return "\n\n".join([*parts, *([escape(table.note)] if table.note else [])])
 
 
-def _grid(columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> str:
-    heads = [escaped(headed(column)) for column in columns]
+def _write_grid(columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> str:
+    heads = [escape(format_head(column)) for column in columns]
     numeric = [all(isinstance(row[at], int | float | None) for row in rows) for at in range(len(columns))]
     lines = [heads, ["---:" if each else "---" for each in numeric]]
-    lines += [[escaped(shown(cell, column.unit)) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    lines += [
+        [escape(format_cell(cell, column.unit)) for cell, column in zip(row, columns, strict=True)] for row in rows
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _shares(shares: Shares) -> str:
+def _write_shares(shares: Shares) -> str:
     columns = (Column(name="part"), Column(name="value", unit=shares.unit), Column(name="share"))
     rows: list[tuple[Cell, ...]] = [
         (part.name, part.value, f"{part.value / shares.total:.1%}" if shares.total else "") for part in shares.parts
     ]
-    grid = _grid(columns, [*rows, ("total", shares.total, "")])
-    return "\n\n".join([f"**{escaped(shares.title)}**", grid, *([escaped(shares.note)] if shares.note else [])])
+    grid = _write_grid(columns, [*rows, ("total", shares.total, "")])
+    return "\n\n".join([f"**{escape(shares.title)}**", grid, *([escape(shares.note)] if shares.note else [])])
 
 
-def _chart(chart: Chart) -> str:
+def _write_chart(chart: Chart) -> str:
     names = ("first", "least", "greatest", "last")
     rows: list[tuple[Cell, ...]] = []
     for line in chart.lines:
@@ -97,12 +99,12 @@ def _chart(chart: Chart) -> str:
     if not rows:
         return ""
     columns = (Column(name="line"), *(Column(name=name, unit=chart.y.unit) for name in names))
-    grid = _grid(columns, rows[:MOST_ROWS])
-    marks = [f"- {moment(mark.start, chart.x)}: {escaped(mark.text)}" for mark in chart.marks]
-    return "\n\n".join([f"**{escaped(chart.title)}**", grid, *(["\n".join(marks)] if marks else [])])
+    grid = _write_grid(columns, rows[:MOST_ROWS])
+    marks = [f"- {format_x(mark.start, chart.x)}: {escape(mark.text)}" for mark in chart.marks]
+    return "\n\n".join([f"**{escape(chart.title)}**", grid, *(["\n".join(marks)] if marks else [])])
 
 
-def _heat_map(heat: HeatMap) -> str:
+def _write_heat_map(heat: HeatMap) -> str:
     rows: list[tuple[Cell, ...]] = []
     for name, values in zip(heat.rows, heat.values, strict=True):
         measured = [value for value in values if value is not None]
@@ -114,10 +116,10 @@ def _heat_map(heat: HeatMap) -> str:
     unit = heat.value.unit
     columns = (Column(name="row"), Column(name="mean", unit=unit), Column(name="greatest", unit=unit))
     more = f"\n\nThe {MOST_ROWS} of {len(rows)} rows with the greatest means." if len(rows) > MOST_ROWS else ""
-    return f"**{escaped(heat.title)}**\n\n{_grid(columns, rows[:MOST_ROWS])}{more}"
+    return f"**{escape(heat.title)}**\n\n{_write_grid(columns, rows[:MOST_ROWS])}{more}"
 
 
-def _lines(block: Lines) -> str:
+def _write_lines(block: Lines) -> str:
     cut = block.lines[-MOST_LINES:]
     title = block.title if len(cut) == len(block.lines) else f"{block.title} (here the last {MOST_LINES})"
-    return f"**{escaped(title)}**\n\n{fenced(cut)}"
+    return f"**{escape(title)}**\n\n{fence_lines(cut)}"

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 
-from toolkit.commands.report.folded import split
+from toolkit.commands.report.folded import split_folded
 from toolkit.commands.report.model import (
     Axis,
     Block,
@@ -54,7 +54,7 @@ class TextWriter:
         for section in page.sections:
             self._said.clear()
             lines += ["", section.title.upper(), ""] if section.id != "outcome" else [""]
-            blocks, left = split(section.blocks)
+            blocks, left = split_folded(section.blocks)
             for number, block in enumerate(blocks):
                 if number and not (isinstance(block, Words) and isinstance(blocks[number - 1], Words)):
                     lines.append("")
@@ -98,11 +98,11 @@ class TextWriter:
     def _table(self, table: Table) -> list[str]:
         if not table.rows:
             return ["  (empty)"]
-        heads = [headed(column) for column in table.columns]
+        heads = [format_head(column) for column in table.columns]
         names = [column.name for column in table.columns]
         units = [head[len(name) + 2 : -1] for head, name in zip(heads, names, strict=True)]
         rows = [
-            [shown(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
+            [format_cell(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
             for row in (*table.rows[:MOST_TABLE_ROWS], *([table.total] if table.total else []))
         ]
         right = [
@@ -111,7 +111,7 @@ class TextWriter:
         ]
         last = len(heads) - 1
         longest = max(self._width // 3, LABEL)  # One long name must not make the table too wide.
-        rows = [[*(_cut(cell, longest) for cell in row[:-1]), row[-1]] for row in rows]
+        rows = [[*(_shorten(cell, longest) for cell in row[:-1]), row[-1]] for row in rows]
         widths = [max(len(head), *(len(row[number]) for row in rows)) for number, head in enumerate(heads)]
         room = self._width - 2 - sum(widths[:-1]) - 2 * last
         above = [heads]
@@ -151,29 +151,29 @@ class TextWriter:
             share = value / shares.total if shares.total else 0.0
             bar = "" if part is None else "#" * round(share * 20)
             label = "total" if part is None else part.name
-            line = f"  {label:<{name}}  {shown(value):>10} {shares.unit}  {share:>6.1%}  {bar}".rstrip()
+            line = f"  {label:<{name}}  {format_cell(value):>10} {shares.unit}  {share:>6.1%}  {bar}".rstrip()
             lines.append(line if len(line) <= self._width else line.rstrip("# "))
         return lines
 
     def _chart(self, chart: Chart) -> list[str]:
-        lines = self._wrapped(titled(chart.title, chart.y))
+        lines = self._wrapped(add_unit(chart.title, chart.y))
         room = self._width - self._label - 4
         if chart.style == "bars" and all(len(line.x) == 1 for line in chart.lines):
             return [*lines, *self._bar_each(chart, room)]
-        ends = _ends(x for line in chart.lines for x in line.x)
+        ends = _find_ends(x for line in chart.lines for x in line.x)
         for line in [each for each in chart.lines if each.shown][:MOST_ROWS]:
-            name = f"  {_cut(line.name, self._label - 1):<{self._label}}"
-            always = _always(line)
+            name = f"  {_shorten(line.name, self._label - 1):<{self._label}}"
+            always = _find_only_value(line)
             if always is not None:
-                lines.append(f"{name}always {shown(always, chart.y.unit)}")
+                lines.append(f"{name}always {format_cell(always, chart.y.unit)}")
                 continue
             lines.append(name + self._spark(line, ends, room))
-            lines += self._under(_range(line, chart.y.unit))
+            lines += self._under(_describe_range(line, chart.y.unit))
         left = sum(1 for each in chart.lines if each.shown) - MOST_ROWS
         if left > 0:
             lines.append(f"  ({left} more lines)")
         if ends and ends[0] != ends[1]:
-            lines += self._under(_axis(chart.x, ends))
+            lines += self._under(_describe_axis(chart.x, ends))
         return lines + self._marks(chart.marks, chart.x)
 
     def _bar_each(self, chart: Chart, room: int) -> Iterator[str]:
@@ -182,8 +182,8 @@ class TextWriter:
         for line in chart.lines:
             value = line.mean[0]
             cells = round(value / top * (room - 12)) if top > 0 and value > 0 else 0
-            name = _cut(line.name, self._label - 1)
-            yield f"  {name:<{self._label}}{self._bars[-1] * cells} {shown(value)}"
+            name = _shorten(line.name, self._label - 1)
+            yield f"  {name:<{self._label}}{self._bars[-1] * cells} {format_cell(value)}"
 
     def _spark(self, line: Line, ends: tuple[float, float] | None, room: int) -> str:
         """Return *line* as a row of bars, each the greatest value of its part of the x axis."""
@@ -194,19 +194,19 @@ class TextWriter:
         low, high = min(values), max(values)
         cells = [math.nan] * room
         for x, value in zip(line.x, tops, strict=True):
-            at = _cell(x, ends, room)
+            at = _find_cell(x, ends, room)
             cells[at] = value if cells[at] != cells[at] else max(cells[at], value)
-        return "".join(_mark(value, low, high, self._bars) for value in _filled(cells))
+        return "".join(_choose_mark(value, low, high, self._bars) for value in _fill_gaps(cells))
 
     def _heat_map(self, heat: HeatMap) -> list[str]:
-        lines = self._wrapped(titled(heat.title, heat.value))
-        ends = _ends(heat.columns)
+        lines = self._wrapped(add_unit(heat.title, heat.value))
+        ends = _find_ends(heat.columns)
         if ends is None or not heat.rows:
             return [*lines, "  (nothing measured)"]
         room = min(self._width - self._label - 4, max(len(heat.columns), 1))
         order = range(len(heat.rows))
         if len(heat.rows) > MOST_ROWS:
-            busiest = sorted(order, key=lambda row: -_sum(heat.values[row]))[:MOST_ROWS]
+            busiest = sorted(order, key=lambda row: -_sum_measured(heat.values[row]))[:MOST_ROWS]
             order = sorted(busiest)  # type: ignore[assignment]
         for row in order:
             cells = [math.nan] * room
@@ -214,16 +214,18 @@ class TextWriter:
                 at = number * room // len(heat.columns)
                 if value is not None:
                     cells[at] = value if cells[at] != cells[at] else max(cells[at], value)
-            shades = "".join(_mark(value, 0.0, heat.top, self._shades) for value in cells)
-            lines.append(f"  {_cut(heat.rows[row], self._label - 1):<{self._label}}{shades}")
+            shades = "".join(_choose_mark(value, 0.0, heat.top, self._shades) for value in cells)
+            lines.append(f"  {_shorten(heat.rows[row], self._label - 1):<{self._label}}{shades}")
         if len(heat.rows) > MOST_ROWS:
             lines.append(f"  ({MOST_ROWS} of {len(heat.rows)} rows: those with the greatest sums)")
-        key = f"darkest: {shown(heat.top, heat.value.unit)} {UNITS.get(heat.value.unit, heat.value.unit)}".rstrip()
-        return [*lines, *self._under(f"{_axis(heat.x, ends)}; {key}"), *self._marks(heat.marks, heat.x)]
+        key = (
+            f"darkest: {format_cell(heat.top, heat.value.unit)} {UNITS.get(heat.value.unit, heat.value.unit)}".rstrip()
+        )
+        return [*lines, *self._under(f"{_describe_axis(heat.x, ends)}; {key}"), *self._marks(heat.marks, heat.x)]
 
     def boxes(self, block: Boxes) -> list[str]:
         """Return the lines of *block*: a row of marks for each row, "." where it has no box."""
-        lines = self._wrapped(titled(block.title, block.x))
+        lines = self._wrapped(add_unit(block.title, block.x))
         low, high = block.ends
         if low == high:
             return [*lines, "  (nothing recorded)"]
@@ -232,15 +234,15 @@ class TextWriter:
             cells = ["."] * room
             for box in block.boxes:
                 if box.row == number:
-                    first = _cell(box.start, (low, high), room)
+                    first = _find_cell(box.start, (low, high), room)
                     last = max(first + 1, min(room, round((box.end - low) / (high - low) * room)))
                     cells[first:last] = box.mark * (last - first)
-            lines.append(f"  {_cut(name, self._label - 1):<{self._label}}{''.join(cells)}")
+            lines.append(f"  {_shorten(name, self._label - 1):<{self._label}}{''.join(cells)}")
         if len(block.rows) > MOST_ROWS:
             lines.append(f"  ({MOST_ROWS} of {len(block.rows)} rows)")
         if block.x.kind != "value" or block.x.unit:
             unit = UNITS.get(block.x.unit, block.x.unit)
-            ends = f"from {shown(low, block.x.unit)} to {shown(high, block.x.unit)} {unit}"
+            ends = f"from {format_cell(low, block.x.unit)} to {format_cell(high, block.x.unit)} {unit}"
             lines += self._under(ends.removesuffix(" bytes"))
         return [*lines, *self._under(block.key), *self._wrapped(block.note, "  ")]
 
@@ -254,8 +256,8 @@ class TextWriter:
             if mark in self._said:
                 continue
             self._said.add(mark)
-            end = f" to {moment(mark.end, axis)}" if mark.end is not None else ""
-            lines += self._wrapped(f"{moment(mark.start, axis)}{end}: {mark.text}", "  ", "    ")
+            end = f" to {format_x(mark.end, axis)}" if mark.end is not None else ""
+            lines += self._wrapped(f"{format_x(mark.start, axis)}{end}: {mark.text}", "  ", "    ")
         return lines
 
     def _lines(self, block: Lines) -> list[str]:
@@ -275,7 +277,7 @@ class TextWriter:
         )
 
 
-def shown(cell: Cell, unit: str = "") -> str:
+def format_cell(cell: Cell, unit: str = "") -> str:
     """Return *cell* for the eye: four digits, a *unit* of SCALED with its size, None as nothing."""
     if cell is None:
         return ""
@@ -291,58 +293,58 @@ def shown(cell: Cell, unit: str = "") -> str:
     return f"{cell:.4g}"
 
 
-def moment(x: float, axis: Axis) -> str:
+def format_x(x: float, axis: Axis) -> str:
     """Return *x* of *axis* for the eye: a time of day in UTC, a duration, or a number."""
     if axis.kind == "time":
         return datetime.fromtimestamp(x, timezone.utc).strftime("%H:%M:%S")
     if axis.kind == "elapsed":
         whole = int(x)
         return f"{x:.1f} s" if x < 60 else f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-    return f"{axis.name} {shown(x)}" if axis.kind in ("step", "epoch") else shown(x)
+    return f"{axis.name} {format_cell(x)}" if axis.kind in ("step", "epoch") else format_cell(x)
 
 
-def titled(title: str, axis: Axis) -> str:
+def add_unit(title: str, axis: Axis) -> str:
     """Return *title* with the unit in which `shown` writes values of *axis*."""
     return f"{title} ({UNITS.get(axis.unit, axis.unit)})" if axis.unit and axis.unit not in SCALED else title
 
 
-def headed(column: Column) -> str:
+def format_head(column: Column) -> str:
     """Return the head of *column*, with its unit."""
     if not column.unit or column.unit in SCALED:
         return column.name
     return f"{column.name} ({UNITS.get(column.unit, column.unit)})"
 
 
-def _axis(axis: Axis, ends: tuple[float, float]) -> str:
+def _describe_axis(axis: Axis, ends: tuple[float, float]) -> str:
     zone = " UTC" if axis.kind == "time" else ""
-    return f"from {moment(ends[0], axis)} to {moment(ends[1], axis)}{zone}"
+    return f"from {format_x(ends[0], axis)} to {format_x(ends[1], axis)}{zone}"
 
 
-def _always(line: Line) -> float | None:
+def _find_only_value(line: Line) -> float | None:
     """Return the only value that *line* has, None if it has several or none."""
     values = {value for value in (*line.mean, *line.low, *line.high) if value == value}
     return values.pop() if len(values) == 1 else None
 
 
-def _range(line: Line, unit: str) -> str:
+def _describe_range(line: Line, unit: str) -> str:
     finite = [value for value in line.mean if math.isfinite(value)]
     if not finite:
         return ""
     low = min(value for value in (*finite, *line.low) if value == value)
     high = max(value for value in (*finite, *line.high) if value == value)
-    return f"least {shown(low, unit)}, greatest {shown(high, unit)}, last {shown(finite[-1], unit)}"
+    return f"least {format_cell(low, unit)}, greatest {format_cell(high, unit)}, last {format_cell(finite[-1], unit)}"
 
 
-def _ends(values: Iterable[float]) -> tuple[float, float] | None:
+def _find_ends(values: Iterable[float]) -> tuple[float, float] | None:
     finite = [value for value in values if math.isfinite(value)]
     return (min(finite), max(finite)) if finite else None
 
 
-def _cell(x: float, ends: tuple[float, float], room: int) -> int:
+def _find_cell(x: float, ends: tuple[float, float], room: int) -> int:
     return min(int((x - ends[0]) / ((ends[1] - ends[0]) or 1.0) * room), room - 1)
 
 
-def _filled(cells: Sequence[float]) -> Iterator[float]:
+def _fill_gaps(cells: Sequence[float]) -> Iterator[float]:
     """Yield *cells*; an empty one between two values continues the one before: a line of few points stays a line."""
     known = [number for number, value in enumerate(cells) if value == value]
     last = known[-1] if known else -1
@@ -352,16 +354,16 @@ def _filled(cells: Sequence[float]) -> Iterator[float]:
         yield before if number <= last else math.nan
 
 
-def _mark(value: float, low: float, high: float, ramp: str) -> str:
+def _choose_mark(value: float, low: float, high: float, ramp: str) -> str:
     if value != value:
         return " "
     share = (value - low) / (high - low) if high > low else 0.0
     return ramp[max(0, min(int(share * len(ramp)), len(ramp) - 1))]
 
 
-def _sum(values: Sequence[float | None]) -> float:
+def _sum_measured(values: Sequence[float | None]) -> float:
     return math.fsum(value for value in values if value is not None)
 
 
-def _cut(text: str, room: int) -> str:
+def _shorten(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 3] + "..."

@@ -216,10 +216,10 @@ def page_of(job_dir: Path) -> str:
     """Return the HTML page of the job in *job_dir*."""
     from toolkit.commands import jobs
     from toolkit.commands.report.html.page import render
-    from toolkit.commands.report.sections.page import build
+    from toolkit.commands.report.sections.page import build_page
 
     now_s = time.time()
-    return render(build(jobs.read(job_dir, now_s=now_s), now_s=now_s))
+    return render(build_page(jobs.read(job_dir, now_s=now_s), now_s=now_s))
 
 
 def write_page(job_dir: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.model import Block, Column, Table, Words
 from toolkit.diagnosis.folding import Folded
 from toolkit.folders import is_file, named_elsewhere
@@ -12,16 +12,16 @@ Key = tuple[str, str]
 NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1 turns it on)."
 
 
-def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
+def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     """Return the table of findings, by rule and subject."""
     jobs = (native, *others)
-    made: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _monitored(job)]
-    before = _by_key(native.findings)
+    made: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _was_monitored(job)]
+    before = _fold_by_key(native.findings)
     rows: list[tuple[str | float | int | None, ...]] = []
     for other in others:
-        after = _by_key(other.findings)
+        after = _fold_by_key(other.findings)
         for key in sorted(before.keys() | after.keys()):
-            gone = "cleared" if _monitored(other) else "not known"
+            gone = "cleared" if _was_monitored(other) else "not known"
             state = "still there" if key in before and key in after else gone if key in before else "new"
             shown = after.get(key) or before[key]
             of = other if key in after else native
@@ -36,20 +36,20 @@ def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
     return made
 
 
-def cleared(native: Measured, other: Measured) -> list[str]:
+def list_cleared_rules(native: ComparedJob, other: ComparedJob) -> list[str]:
     """Return the rules whose findings only *native* has, sorted; none where *other* had no monitor, or did not
     succeed."""
-    if not _monitored(other) or other.job.status != "succeeded":
+    if not _was_monitored(other) or other.job.status != "succeeded":
         return []
-    after = _by_key(other.findings)
-    return sorted({rule for rule, subject in _by_key(native.findings) if (rule, subject) not in after})
+    after = _fold_by_key(other.findings)
+    return sorted({rule for rule, subject in _fold_by_key(native.findings) if (rule, subject) not in after})
 
 
-def _monitored(job: Measured) -> bool:
+def _was_monitored(job: ComparedJob) -> bool:
     return any(is_file(host.monitor / "monitor.json", named_elsewhere) for host in job.job.hosts)
 
 
-def _by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:
+def _fold_by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:
     """Return the newest finding of each rule and subject, with those of other hosts."""
     same: dict[Key, list[Finding]] = {}
     for each in findings:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.model import Block, Cell, Column, Table, Words
 from toolkit.commands.report.sections import compiler
 from toolkit.job.compilation import Compilation
@@ -20,7 +20,7 @@ ROWS: tuple[tuple[str, Quantity], ...] = (
     ("at the end", lambda did: did.state),
     ("compilations", lambda did: did.compilations),
     ("graphs", lambda did: did.graphs),
-    ("recompilations", compiler.again),
+    ("recompilations", compiler.count_recompilations),
     ("compiling, s", lambda did: did.compile_s),
     ("trial, step without, ms", lambda did: did.trial.eager_step_ms if did.trial else None),
     ("trial, step with, ms", lambda did: did.trial.candidate_step_ms if did.trial else None),
@@ -31,16 +31,16 @@ ROWS: tuple[tuple[str, Quantity], ...] = (
 )
 
 
-def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
+def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     """Return what each job's compiler did, of the first host that reported it; none if no job asked for one."""
     jobs = (native, *others)
-    did = {job.label: next((each for _, each in compiler.of_hosts(job.job)), None) for job in jobs}
+    did = {job.label: next((each for _, each in compiler.read_compilations(job.job)), None) for job in jobs}
     if not any(did.values()):
         return []
     made: list[Block] = []
     for job in jobs:
         found = did[job.label]
-        text = "no compiler was asked for." if found is None else compiler.decision(found)
+        text = "no compiler was asked for." if found is None else compiler.describe_decision(found)
         made.append(Words(name=job.label, text=text))
     mine = did[native.label]
     if mine is not None and mine.state == "compiled":

@@ -36,7 +36,7 @@ class Epochs(Record, frozen=True, kw_only=True):
     resolution_s: float = 0.0
 
 
-def from_metrics(metrics: Mapping[str, Sequence[Sample]], start_s: float | None) -> Epochs | None:
+def find_in_metrics(metrics: Mapping[str, Sequence[Sample]], start_s: float | None) -> Epochs | None:
     """Return the epochs in *metrics*, samples of one rank by name; None if none tells them. *start_s*: of the job."""
     for pattern, unit_s in ((SECONDS, 1.0), (MILLISECONDS, 1e-3)):
         for name, found in metrics.items():
@@ -46,11 +46,11 @@ def from_metrics(metrics: Mapping[str, Sequence[Sample]], start_s: float | None)
     for name, found in metrics.items():
         if MARK.fullmatch(name):
             last_s = max(each.time_s for samples in metrics.values() for each in samples)
-            return _between(name, found, last_s, start_s)
+            return _measure_between(name, found, last_s, start_s)
     return None
 
 
-def from_lines(lines: Iterable[str]) -> Epochs | None:
+def find_in_lines(lines: Iterable[str]) -> Epochs | None:
     """Return the epochs that Keras printed in *lines*, None if it printed none."""
     fine: list[float] = []
     whole: list[float] = []
@@ -68,7 +68,7 @@ def from_lines(lines: Iterable[str]) -> Epochs | None:
     return None
 
 
-def _between(name: str, marks: Sequence[Sample], last_s: float, start_s: float | None) -> Epochs | None:
+def _measure_between(name: str, marks: Sequence[Sample], last_s: float, start_s: float | None) -> Epochs | None:
     """Return the times between the marks of epochs. A fractional epoch (0.33) belongs to the one that it is part of."""
     times: dict[int, list[float]] = {}
     for each in marks:

@@ -60,7 +60,7 @@ def overhead_s(latencies_s: Sequence[float]) -> float:
     return latencies_s[0] - latencies_s[-1]
 
 
-def break_even(native_s: Sequence[float], optimised_s: Sequence[float]) -> BreakEven:
+def find_break_even(native_s: Sequence[float], optimised_s: Sequence[float]) -> BreakEven:
     """Return the first epoch (counted from 1) at whose end the optimised job is ahead, and stays so.
 
     Both jobs are taken to go on with the latency of their last epoch.
@@ -79,14 +79,14 @@ def break_even(native_s: Sequence[float], optimised_s: Sequence[float]) -> Break
     return BreakEven(at=last + math.floor(-lead_s / gain_s) + 1, measured=False)
 
 
-def interval(native: Sequence[float], optimised: Sequence[float]) -> Interval | None:
+def bootstrap_savings(native: Sequence[float], optimised: Sequence[float]) -> Interval | None:
     """Return the interval of the savings in percent between the means of two lists of times; None: too few values.
 
     A block bootstrap with a fixed seed: the same values give the same interval.
     """
     if min(len(native), len(optimised)) < LEAST:
         return None
-    one, other = _blocks(native), _blocks(optimised)
+    one, other = _average_neighbours(native), _average_neighbours(optimised)
     chance = random.Random(0)
     found = sorted(
         savings_percent(_mean(chance.choices(one, k=len(one))), _mean(chance.choices(other, k=len(other))))
@@ -95,17 +95,17 @@ def interval(native: Sequence[float], optimised: Sequence[float]) -> Interval | 
     return Interval(low=found[int(RESAMPLES * 0.025)], high=found[int(RESAMPLES * 0.975)])
 
 
-def paired_interval(differences: Sequence[float]) -> Interval | None:
+def bootstrap_mean(differences: Sequence[float]) -> Interval | None:
     """Return the interval of the mean of *differences*, of pairs at the same steps; None: too few."""
     if len(differences) < LEAST:
         return None
-    blocks = _blocks(differences)
+    blocks = _average_neighbours(differences)
     chance = random.Random(0)
     found = sorted(_mean(chance.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES))
     return Interval(low=found[int(RESAMPLES * 0.025)], high=found[int(RESAMPLES * 0.975)])
 
 
-def _blocks(values: Sequence[float]) -> list[float]:
+def _average_neighbours(values: Sequence[float]) -> list[float]:
     """Return the means of at most BLOCKS runs of neighbours, all about as long."""
     count = min(BLOCKS, len(values))
     edges = [number * len(values) // count for number in range(count + 1)]

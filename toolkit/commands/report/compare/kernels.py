@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from toolkit.commands.report.compare.measured import Measured
+from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.model import Block, Cell, Column, Table, Words
 from toolkit.commands.report.sections import traced
 from toolkit.traces import names
@@ -12,9 +12,9 @@ TOP = 5
 MISSING = '{jobs}: no trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the jobs.'
 
 
-def blocks(jobs: Sequence[Measured]) -> list[Block]:
+def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
     """Return a table of the top kernels before and after, and what is missing for it."""
-    traces = {job.label: _figures(job) for job in jobs}
+    traces = {job.label: _read_figures(job) for job in jobs}
     missing = [label for label, found in traces.items() if found is None]
     ran = {label: () if found is None else found.operators for label, found in traces.items()}
     made: list[Block] = [Words(text=MISSING.format(jobs=", ".join(missing)))] if missing else []
@@ -37,12 +37,12 @@ def blocks(jobs: Sequence[Measured]) -> list[Block]:
     made.append(
         Table(id="top-kernels", title=f"The first {TOP} by time", columns=tuple(columns), rows=tuple(rows), note=note)
     )
-    return [*made, *_collectives({label: found for label, found in traces.items() if found is not None})]
+    return [*made, *_build_collectives({label: found for label, found in traces.items() if found is not None})]
 
 
-def _collectives(traces: Mapping[str, Figures]) -> list[Block]:
+def _build_collectives(traces: Mapping[str, Figures]) -> list[Block]:
     """Return a table of the collectives of each job: those that a change brings, or saves, are seen there."""
-    ran = {label: _communication(found) for label, found in traces.items()}
+    ran = {label: _sum_communication(found) for label, found in traces.items()}
     every = sorted({name for found in ran.values() for name in found})
     if not every:
         return []
@@ -59,7 +59,7 @@ def _collectives(traces: Mapping[str, Figures]) -> list[Block]:
     return [Table(id="collectives", title="Collectives", columns=tuple(columns), rows=tuple(rows), note=note)]
 
 
-def _communication(found: Figures) -> dict[str, tuple[float, float]]:
+def _sum_communication(found: Figures) -> dict[str, tuple[float, float]]:
     """Return calls and milliseconds a step, by collective: of the kernels, or where there are none of annotations."""
     steps = len(found.steps) or 1
     timed = [(each.name, each.calls, each.total_s) for each in found.operators if each.communicates]
@@ -74,9 +74,9 @@ def _communication(found: Figures) -> dict[str, tuple[float, float]]:
     return {name: (round(count, 2), round(total_ms, 3)) for name, (count, total_ms) in calls.items()}
 
 
-def _figures(job: Measured) -> Figures | None:
+def _read_figures(job: ComparedJob) -> Figures | None:
     """Return the figures of the first rank's newest trace, None without one."""
-    for trace in traced.read(job.job).traces:
+    for trace in traced.read_traces(job.job).traces:
         found = figures(trace)
         if found.operators:
             return found

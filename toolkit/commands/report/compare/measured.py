@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit import files
 from toolkit.commands.jobs.data import JobData
 from toolkit.commands.jobs.records import samples
-from toolkit.commands.report.compare.epochs import Epochs, from_lines, from_metrics
+from toolkit.commands.report.compare.epochs import Epochs, find_in_lines, find_in_metrics
 from toolkit.commands.report.sections import diagnosed
 from toolkit.folders import is_dir, named_elsewhere
 from toolkit.metrics.sample import Sample
@@ -40,7 +40,7 @@ class Curve(Record, frozen=True, kw_only=True):
     time_s: tuple[float, ...]
 
 
-class Measured(Record, frozen=True, kw_only=True):
+class ComparedJob(Record, frozen=True, kw_only=True):
     """A job to compare. None: not known from its files.
 
     `parts`: by how many GPUs, or else processes or hosts, its time is divided; `part`: which of these. `step_s`:
@@ -71,32 +71,32 @@ class Measured(Record, frozen=True, kw_only=True):
         return math.fsum(values) / len(values)
 
 
-def measure(job: JobData, label: str, *, now_s: float, epochs: float | None, gpus: int | None) -> Measured:
+def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None, gpus: int | None) -> ComparedJob:
     """Return what of *job* is compared. *epochs*, *gpus*: as the user says, None: as the files say."""
-    metrics = _of_first_rank(samples(job.folder))
+    metrics = _take_first_rank(samples(job.folder))
     ended_s = now_s if job.status == "running" else job.end_s
-    found = from_metrics(metrics, job.start_s) or _from_logs(job)
-    step_s, step_source, ranks = _steps(job, metrics)
-    parts, part = _parts(job, metrics, gpus, ranks)
-    return Measured(
+    found = find_in_metrics(metrics, job.start_s) or _find_epochs_in_logs(job)
+    step_s, step_source, ranks = _read_steps(job, metrics)
+    parts, part = _count_parts(job, metrics, gpus, ranks)
+    return ComparedJob(
         label=label,
         job=job,
         training_s=None if job.start_s is None or ended_s is None else max(0.0, ended_s - job.start_s),
         billable_s=job.billable(now_s),
         epochs=found,
-        epoch_count=epochs if epochs is not None else _epoch_count(metrics, found),
+        epoch_count=epochs if epochs is not None else _count_epochs(metrics, found),
         parts=parts,
         part=part,
-        loss=_loss(metrics),
-        throughput=_throughput(metrics),
+        loss=_find_loss(metrics),
+        throughput=_find_throughput(metrics),
         step_s=step_s,
         step_source=step_source,
-        findings=diagnosed.after_the_fact(job) if has_numpy() else diagnosed.live(job),
+        findings=diagnosed.diagnose_job(job) if has_numpy() else diagnosed.read_live_findings(job),
         runtime_s=metrics[RUNTIME][-1].value if RUNTIME in metrics else None,
     )
 
 
-def labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
+def choose_labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
     """Return a short name for each of *jobs*: the job's own, or the folder's, whichever differs. Where one is too long
     for the head of a column, or two are alike: "native" and "optimised", with a number if there are several."""
     for names in ([job.name for job in jobs], [job.folder.name for job in jobs]):
@@ -107,7 +107,7 @@ def labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
     return ("native", *(f"optimised {number}" for number in range(1, len(jobs))))
 
 
-def _of_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
+def _take_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
     """Return the samples by name, each metric's of the lowest rank that has it."""
     by_rank: dict[str, dict[int, list[Sample]]] = {}
     for each in found:
@@ -115,12 +115,12 @@ def _of_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
     return {name: ranks[min(ranks)] for name, ranks in by_rank.items()}
 
 
-def _from_logs(job: JobData) -> Epochs | None:
+def _find_epochs_in_logs(job: JobData) -> Epochs | None:
     for host in job.hosts:
         for path in host.logs:
             try:
                 with TextIOWrapper(files.opened(path), "utf-8", "replace") as lines:
-                    found = from_lines(lines)
+                    found = find_in_lines(lines)
             except OSError:
                 continue
             if found is not None:
@@ -128,7 +128,7 @@ def _from_logs(job: JobData) -> Epochs | None:
     return None
 
 
-def _epoch_count(metrics: Mapping[str, Sequence[Sample]], found: Epochs | None) -> float | None:
+def _count_epochs(metrics: Mapping[str, Sequence[Sample]], found: Epochs | None) -> float | None:
     for name in ("epoch", "train_epoch"):
         values = [each.value for each in metrics.get(name, ()) if math.isfinite(each.value)]
         if values:
@@ -136,15 +136,15 @@ def _epoch_count(metrics: Mapping[str, Sequence[Sample]], found: Epochs | None) 
     return None if found is None else float(found.first - 1 + len(found.latencies_s))
 
 
-def _loss(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
+def _find_loss(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
     others = (name for name in sorted(metrics) if "loss" in name.lower() and not re.search("val|eval|test", name, re.I))
     for name in (*LOSSES, *others):
         if name in metrics:
-            return _curve(name, metrics[name], metrics.get("epoch", ()))
+            return _make_curve(name, metrics[name], metrics.get("epoch", ()))
     return None
 
 
-def _curve(name: str, found: Sequence[Sample], epochs: Sequence[Sample]) -> Curve:
+def _make_curve(name: str, found: Sequence[Sample], epochs: Sequence[Sample]) -> Curve:
     kept = [each for each in found if math.isfinite(each.value)]
     x: list[float]
     if all(each.step is not None for each in kept):
@@ -163,20 +163,20 @@ def _curve(name: str, found: Sequence[Sample], epochs: Sequence[Sample]) -> Curv
     )
 
 
-def _throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
+def _find_throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
     for name in sorted(metrics, key=lambda name: ("step" in name, name)):
         if THROUGHPUT.fullmatch(name) and any(math.isfinite(each.value) for each in metrics[name]):
-            return _curve(name, metrics[name], metrics.get("epoch", ()))
+            return _make_curve(name, metrics[name], metrics.get("epoch", ()))
     return None
 
 
-def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str, set[int]]:
+def _read_steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str, set[int]]:
     """Return the seconds of each step, where they come from (the monitor, or a metric of the script), and the ranks
     whose steps the monitor saw."""
     found: dict[int, float] = {}
     ranks: set[int] = set()
     for host in job.hosts:
-        for rank, step, seconds in _monitored(host.monitor / "steps"):
+        for rank, step, seconds in _read_monitored_steps(host.monitor / "steps"):
             found[step] = max(seconds, found.get(step, 0.0))
             ranks.add(rank)
     if found:
@@ -189,7 +189,7 @@ def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[
     return {}, "", ranks
 
 
-def _monitored(folder: Path) -> Iterator[tuple[int, int, float]]:
+def _read_monitored_steps(folder: Path) -> Iterator[tuple[int, int, float]]:
     """Yield (rank, step, seconds) of all ranks of one host; of repeated steps the newest."""
     if not is_dir(folder, named_elsewhere) or not has_numpy():
         return
@@ -202,14 +202,14 @@ def _monitored(folder: Path) -> Iterator[tuple[int, int, float]]:
         yield from ((int(rank), int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
 
 
-def _parts(
+def _count_parts(
     job: JobData, metrics: Mapping[str, Sequence[Sample]], gpus: int | None, stepping: set[int]
 ) -> tuple[int, str]:
     """Return by how many GPUs, processes or hosts the job's time is divided. *stepping*: ranks of which steps are
     known; often rank 0 alone prints metrics."""
     if gpus is not None:
         return gpus, "GPU"
-    seen = sum(_gpus(host.monitor) for host in job.hosts)
+    seen = sum(_count_gpus(host.monitor) for host in job.hosts)
     if seen:
         return seen, "GPU"
     ranks = {(each.host, each.rank) for each in samples(job.folder) if each.rank is not None} if metrics else set()
@@ -217,6 +217,6 @@ def _parts(
     return (processes, "process") if processes else (max(1, len(job.hosts)), "host")
 
 
-def _gpus(monitor: Path) -> int:
+def _count_gpus(monitor: Path) -> int:
     about = machine.read(monitor / "monitor.json")
     return len(about.machine.gpus) if about is not None else 0

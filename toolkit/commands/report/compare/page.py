@@ -6,8 +6,16 @@ from itertools import accumulate, pairwise
 
 from toolkit import __version__
 from toolkit.commands.report.compare import changes, compilers, formulas, kernels
-from toolkit.commands.report.compare.measured import Measured
-from toolkit.commands.report.compare.savings import Savings, even_text, same_steps, savings, seconds, steps_per_s, table
+from toolkit.commands.report.compare.measured import ComparedJob
+from toolkit.commands.report.compare.savings import (
+    Savings,
+    build_savings_table,
+    compute_savings,
+    compute_steps_per_s,
+    describe_break_even,
+    find_common_steps,
+    format_seconds,
+)
 from toolkit.commands.report.model import (
     Axis,
     AxisKind,
@@ -43,35 +51,39 @@ STEPS_MISSING = (
 )
 
 
-def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None) -> Page:
+def build_page(jobs: Sequence[ComparedJob], *, now_s: float, price: float | None = None) -> Page:
     """Return the page of *jobs*: the native one, then at least one other. *price*: of one host for an hour."""
     native, *others = jobs
-    found = [savings(native, other) for other in others]
-    tone, status = _verdict(native, others, found)
+    found = [compute_savings(native, other) for other in others]
+    tone, status = _decide_verdict(native, others, found)
     makers = (
-        ("outcome", "Outcome", _outcome(native, others, price)),
-        ("side-by-side", "Side by side", [_overview(jobs, price), *_bars(jobs)]),
-        ("savings", "Savings", [table(native, other, each) for other, each in zip(others, found, strict=True)]),
-        ("compilers", "Compilers", compilers.blocks(native, others)),
-        ("convergence", "Convergence", _convergence(native, others)),
-        ("epochs", "Epochs", _epochs(jobs, found)),
-        ("steps", "Steps", _steps(jobs)),
-        ("normalised", "By epochs and devices", [_normalised(jobs)]),
-        ("findings", "Findings", changes.blocks(native, others)),
-        ("kernels", "Top kernels", kernels.blocks(jobs)),
+        ("outcome", "Outcome", _build_outcome(native, others, price)),
+        ("side-by-side", "Side by side", [_build_overview(jobs, price), *_build_bars(jobs)]),
+        (
+            "savings",
+            "Savings",
+            [build_savings_table(native, other, each) for other, each in zip(others, found, strict=True)],
+        ),
+        ("compilers", "Compilers", compilers.build_blocks(native, others)),
+        ("convergence", "Convergence", _build_convergence(native, others)),
+        ("epochs", "Epochs", _build_epochs(jobs, found)),
+        ("steps", "Steps", _build_steps(jobs)),
+        ("normalised", "By epochs and devices", [_build_normalised(jobs)]),
+        ("findings", "Findings", changes.build_blocks(native, others)),
+        ("kernels", "Top kernels", kernels.build_blocks(jobs)),
     )
     return Page(
         title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {native.label}",
         status=status,
         tone=tone,
-        summary=_summary(native, others, found),
+        summary=_summarise(native, others, found),
         sections=tuple(Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in makers if blocks),
         made_by=MADE_BY,
         made_at_s=now_s,
     )
 
 
-def _verdict(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> tuple[Tone, str]:
+def _decide_verdict(native: ComparedJob, others: Sequence[ComparedJob], found: Sequence[Savings]) -> tuple[Tone, str]:
     """Return the tone and the first word, of the job that saves most. A job that did not end well saves nothing."""
     known = [
         each.actual
@@ -84,18 +96,18 @@ def _verdict(native: Measured, others: Sequence[Measured], found: Sequence[Savin
     return ("good", "cheaper") if round(best, 1) > 0 else ("warn", "no cheaper")
 
 
-def _summary(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> str:
-    return " ".join(_sentence(native, other, each) for other, each in zip(others, found, strict=True))
+def _summarise(native: ComparedJob, others: Sequence[ComparedJob], found: Sequence[Savings]) -> str:
+    return " ".join(_summarise_job(native, other, each) for other, each in zip(others, found, strict=True))
 
 
-def _sentence(native: Measured, other: Measured, found: Savings) -> str:
+def _summarise_job(native: ComparedJob, other: ComparedJob, found: Savings) -> str:
     if found.actual is None:
         return f"{other.label}: its billable seconds or those of {native.label} are not known."
-    parts = [f"{other.label} was billed {_apart(found.actual, native.label)}"]
+    parts = [f"{other.label} was billed {_describe_difference(found.actual, native.label)}"]
     for job in (native, other):
         if job.job.status in ENDS:
             parts.append(f"but {job.label} {ENDS[job.job.status]}")
-    before, after = steps_per_s((native, other))[0]
+    before, after = compute_steps_per_s((native, other))[0]
     if before is not None and after is not None:
         parts.append(f"steps per second, over the same steps: {before:.3g} before, {after:.3g} after")
     if found.potential is not None:
@@ -103,22 +115,22 @@ def _sentence(native: Measured, other: Measured, found: Savings) -> str:
         what = "its steady epochs take" if found.potential >= 0 else "but its steady epochs take"
         amount = f"{abs(found.potential):.1f} % {'less' if found.potential >= 0 else 'more'}"
         parts.append(f"{what} {amount} time" + (", which is within run-to-run noise" if noise else ""))
-        parts.append(f"break-even epoch: {even_text(found.break_even)}")
-    cleared = changes.cleared(native, other)
+        parts.append(f"break-even epoch: {describe_break_even(found.break_even)}")
+    cleared = changes.list_cleared_rules(native, other)
     return "; ".join(parts) + "." + (f" Cleared: {', '.join(cleared)}." if cleared else "")
 
 
-def _apart(savings: float, native: str) -> str:
+def _describe_difference(savings: float, native: str) -> str:
     """Return "5.0 % less than NATIVE" of *savings* in percent, "as much as NATIVE" where they round to nothing."""
     if not round(abs(savings), 1):
         return f"as much as {native}"
     return f"{abs(savings):.1f} % {'less' if savings > 0 else 'more'} than {native}"
 
 
-def _outcome(native: Measured, others: Sequence[Measured], price: float | None) -> list[Block]:
-    blocks: list[Block] = [Words(name="Native", text=_named(native))]
+def _build_outcome(native: ComparedJob, others: Sequence[ComparedJob], price: float | None) -> list[Block]:
+    blocks: list[Block] = [Words(name="Native", text=_describe_job(native))]
     for other in others:
-        blocks.append(Words(name="Optimised", text=_named(other)))
+        blocks.append(Words(name="Optimised", text=_describe_job(other)))
         if price is not None and native.billable_s is not None and other.billable_s is not None:
             saved = (native.billable_s - other.billable_s) / 3600 * price
             blocks.append(Words(name="In money", text=f"{saved:.4f} saved, at {price:g} for a host and hour."))
@@ -136,13 +148,13 @@ def _outcome(native: Measured, others: Sequence[Measured], price: float | None) 
     return blocks
 
 
-def _named(job: Measured) -> str:
+def _describe_job(job: ComparedJob) -> str:
     """Return the label of *job*, its name where that is another, and its folder: the legend of the page."""
     name = "" if job.job.name == job.label else f"{job.job.name}, "
     return f"{job.label} ({name}{job.job.folder})"
 
 
-def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
+def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
     native = jobs[0]
     rows: list[tuple[Cell, ...]] = []
 
@@ -163,7 +175,7 @@ def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
     names = {job.throughput.name for job in jobs if job.throughput is not None}
     if len(names) == 1:
         row(f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs])
-    rates, shared = steps_per_s(jobs)
+    rates, shared = compute_steps_per_s(jobs)
     if shared:
         row(f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates)
     row("seconds of the training alone, train_runtime", [job.runtime_s for job in jobs])
@@ -184,7 +196,7 @@ def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
     )
 
 
-def _bars(jobs: Sequence[Measured]) -> list[Block]:
+def _build_bars(jobs: Sequence[ComparedJob]) -> list[Block]:
     """Return the charts of throughput, training time and billable seconds; that of the loss is in "convergence"."""
     names = {job.throughput.name for job in jobs if job.throughput is not None}
     unit = names.pop() if len(names) == 1 else ""
@@ -193,10 +205,10 @@ def _bars(jobs: Sequence[Measured]) -> list[Block]:
         ("training-time", "Training time", "s", [job.training_s for job in jobs]),
         ("billable", "Billable seconds", "s", [job.billable_s for job in jobs]),
     )
-    return [_bar(*each, jobs) for each in quantities if any(value is not None for value in each[3])]
+    return [_build_bar(*each, jobs) for each in quantities if any(value is not None for value in each[3])]
 
 
-def _bar(name: str, title: str, unit: str, values: Sequence[float | None], jobs: Sequence[Measured]) -> Chart:
+def _build_bar(name: str, title: str, unit: str, values: Sequence[float | None], jobs: Sequence[ComparedJob]) -> Chart:
     lines = [
         Line(name=job.label, x=(float(number),), mean=(value,), source=f"{job.job.folder}")
         for number, (job, value) in enumerate(zip(jobs, values, strict=True), 1)
@@ -213,14 +225,14 @@ def _bar(name: str, title: str, unit: str, values: Sequence[float | None], jobs:
     )
 
 
-def _convergence(native: Measured, others: Sequence[Measured]) -> list[Block]:
+def _build_convergence(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     curves = [(job, job.loss) for job in (native, *others) if job.loss is not None and job.loss.y]
     if not curves:
         return [Words(text="No loss was captured. Give a metric definition for it: docs/metrics.md.")]
     kinds = {curve.kind for _, curve in curves}
     kind = kinds.pop() if len(kinds) == 1 else "value"
-    lines = [_line(job.label, curve.x, curve.y, f"{job.job.folder}: metric {curve.name}") for job, curve in curves]
-    axis = Axis(name={"step": "step", "epoch": "epoch"}.get(kind, "value number"), kind=_axis(kind))
+    lines = [_thin_line(job.label, curve.x, curve.y, f"{job.job.folder}: metric {curve.name}") for job, curve in curves]
+    axis = Axis(name={"step": "step", "epoch": "epoch"}.get(kind, "value number"), kind=_choose_axis_kind(kind))
     blocks: list[Block] = [
         Chart(
             id="loss",
@@ -232,15 +244,15 @@ def _convergence(native: Measured, others: Sequence[Measured]) -> list[Block]:
             formula="Each value as captured, of the lowest rank that prints it.",
         )
     ]
-    blocks += [_alike(native, other) for other in others if native.loss and other.loss]
+    blocks += [_compare_losses(native, other) for other in others if native.loss and other.loss]
     return blocks
 
 
-def _axis(kind: str) -> AxisKind:
+def _choose_axis_kind(kind: str) -> AxisKind:
     return "step" if kind == "step" else "epoch" if kind == "epoch" else "value"
 
 
-def _alike(native: Measured, other: Measured) -> Words:
+def _compare_losses(native: ComparedJob, other: ComparedJob) -> Words:
     """Return whether the losses at the same steps differ, over the second half of what both have."""
     assert native.loss is not None and other.loss is not None
     one, two = dict(zip(native.loss.x, native.loss.y, strict=True)), dict(zip(other.loss.x, other.loss.y, strict=True))
@@ -250,7 +262,7 @@ def _alike(native: Measured, other: Measured) -> Words:
         return Words(name=other.label, text=f"its losses and those of {native.label} share no steps.")
     apart = [two[x] - one[x] for x in late]
     mean = sum(apart) / len(apart)
-    found = formulas.paired_interval(apart)
+    found = formulas.bootstrap_mean(apart)
     what = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
     side = f"{abs(mean):.3g} {'above' if mean > 0 else 'below'}" if mean else "equal to"
     text = f"over {what} its loss is {side} that of {native.label} in the mean"
@@ -262,7 +274,7 @@ def _alike(native: Measured, other: Measured) -> Words:
     return Words(name=other.label, text=text, tone="warn" if worse else "plain")
 
 
-def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
+def _build_epochs(jobs: Sequence[ComparedJob], found: Sequence[Savings]) -> list[Block]:
     known = [(job, job.epochs) for job in jobs if job.epochs is not None]
     missing = [job.label for job in jobs if job.epochs is None]
     blocks: list[Block] = [Words(text=EPOCHS_MISSING.format(jobs=", ".join(missing)))] if missing else []
@@ -271,8 +283,8 @@ def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
     lines, sums = [], []
     for job, epochs in known:
         x = tuple(float(epochs.first + at) for at in range(len(epochs.latencies_s)))
-        lines.append(_line(job.label, x, epochs.latencies_s, epochs.source))
-        sums.append(_line(job.label, x, tuple(accumulate(epochs.latencies_s)), epochs.source))
+        lines.append(_thin_line(job.label, x, epochs.latencies_s, epochs.source))
+        sums.append(_thin_line(job.label, x, tuple(accumulate(epochs.latencies_s)), epochs.source))
     marks = [
         Mark(start=float(each.break_even.at), text=f"break-even of {job.label}")
         for job, each in zip(jobs[1:], found, strict=True)
@@ -280,7 +292,8 @@ def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
     ]
     epoch = Axis(name="epoch", kind="epoch")
     rows: list[tuple[Cell, ...]] = [
-        (job.label, len(epochs.latencies_s), *_shown(epochs.latencies_s), epochs.source) for job, epochs in known
+        (job.label, len(epochs.latencies_s), *_summarise_latencies(epochs.latencies_s), epochs.source)
+        for job, epochs in known
     ]
     heads = ("first", "least", "last", "overhead", "overhead per epoch")
     return [
@@ -319,21 +332,23 @@ def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
     ]
 
 
-def _shown(latencies_s: Sequence[float]) -> Iterator[float]:
+def _summarise_latencies(latencies_s: Sequence[float]) -> Iterator[float]:
     """Yield the first, the least and the last latency, the overhead, and that per epoch, in seconds."""
     overhead_s = formulas.overhead_s(latencies_s)
     for value in (latencies_s[0], min(latencies_s), latencies_s[-1], overhead_s, overhead_s / len(latencies_s)):
-        yield float(seconds(value))
+        yield float(format_seconds(value))
 
 
-def _steps(jobs: Sequence[Measured]) -> list[Block]:
+def _build_steps(jobs: Sequence[ComparedJob]) -> list[Block]:
     missing = [job.label for job in jobs if not job.step_s]
     blocks: list[Block] = [Words(text=STEPS_MISSING.format(jobs=", ".join(missing)))] if missing else []
     lines = []
     for job in jobs:
         if job.step_s:
             x = sorted(job.step_s)
-            lines.append(_line(job.label, tuple(map(float, x)), tuple(job.step_s[step] for step in x), job.step_source))
+            lines.append(
+                _thin_line(job.label, tuple(map(float, x)), tuple(job.step_s[step] for step in x), job.step_source)
+            )
     if lines:
         blocks.append(
             Chart(
@@ -349,7 +364,7 @@ def _steps(jobs: Sequence[Measured]) -> list[Block]:
         rows = [
             (other.label, len(shared), shared[0], shared[-1])
             for other in jobs[1:]
-            if (shared := same_steps(jobs[0], other))
+            if (shared := find_common_steps(jobs[0], other))
         ]
         if rows:
             columns = (Column(name="job"), Column(name="steps in common"), Column(name="from"), Column(name="to"))
@@ -359,18 +374,18 @@ def _steps(jobs: Sequence[Measured]) -> list[Block]:
     return blocks
 
 
-def _normalised(jobs: Sequence[Measured]) -> Table:
+def _build_normalised(jobs: Sequence[ComparedJob]) -> Table:
     """Return the table of KT's story: hours per epoch, and the reduction ratio; then by devices, too."""
     rows: list[tuple[Cell, ...]] = []
-    base = _per_epoch(jobs[0])
+    base = _compute_hours_per_epoch(jobs[0])
     for job in jobs:
-        hours = _per_epoch(job)
+        hours = _compute_hours_per_epoch(job)
         ratio = formulas.reduction_ratio(base, hours) if base and hours else None
         by_part = None if ratio is None else ratio * jobs[0].parts / job.parts
         rows.append(
             (
                 job.label,
-                f"{job.parts} {_many(job.part, job.parts)}",
+                f"{job.parts} {_pluralise(job.part, job.parts)}",
                 None if job.training_s is None else float(f"{job.training_s / 3600:.4g}"),
                 job.epoch_count,
                 None if hours is None else float(f"{hours:.4g}"),
@@ -390,17 +405,17 @@ def _normalised(jobs: Sequence[Measured]) -> Table:
     )
 
 
-def _per_epoch(job: Measured) -> float | None:
+def _compute_hours_per_epoch(job: ComparedJob) -> float | None:
     if job.training_s is None or not job.epoch_count:
         return None
     return formulas.hours_per_epoch(job.training_s / 3600, job.epoch_count)
 
 
-def _many(part: str, count: int) -> str:
+def _pluralise(part: str, count: int) -> str:
     return part if count == 1 else re.sub("s$", "se", part) + "s"
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float], source: str) -> Line:
+def _thin_line(name: str, x: Sequence[float], y: Sequence[float], source: str) -> Line:
     """Return a line of at most POINTS points: beyond, means of neighbours with their least and greatest value."""
     if len(x) <= POINTS:
         return Line(name=name, x=tuple(x), mean=tuple(y), source=source)

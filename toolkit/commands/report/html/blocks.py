@@ -32,7 +32,7 @@ SHORT_CELL = 28  # Characters: a time with its zone, the name of a host.
 _X_NAMES: dict[AxisKind, str] = {"time": "UTC", "elapsed": "h:mm:ss", "step": "", "epoch": "", "value": ""}
 
 
-def blocks_of(page: Page) -> Iterator[Any]:
+def iterate_blocks(page: Page) -> Iterator[Any]:
     """Yield every block of *page*."""
     for section in page.sections:
         yield from section.blocks
@@ -40,23 +40,23 @@ def blocks_of(page: Page) -> Iterator[Any]:
 
 def is_large(page: Page) -> bool:
     """Return whether the numbers of *page* are rounded, to keep the file small."""
-    return sum(_size(block) for block in blocks_of(page)) > EXACT_VALUES
+    return sum(_count_values(block) for block in iterate_blocks(page)) > EXACT_VALUES
 
 
-def _size(block: Any) -> int:
+def _count_values(block: Any) -> int:
     if isinstance(block, Chart):
         return sum(len(line.x) + len(line.mean) + len(line.low) + len(line.high) for line in block.lines)
     return len(block.rows) * len(block.columns) if isinstance(block, HeatMap) else 0
 
 
-def plotted(block: Chart | HeatMap, store: Store, *, large: bool) -> dict[str, Any]:
+def describe_plot(block: Chart | HeatMap, store: Store, *, large: bool) -> dict[str, Any]:
     """Return what the page's scripts need to draw *block*; its arrays go into *store*."""
-    return _chart(block, store, large) if isinstance(block, Chart) else _heat_map(block, store, large)
+    return _describe_chart(block, store, large) if isinstance(block, Chart) else _describe_heat_map(block, store, large)
 
 
-def _chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
+def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
     arrays = [np.asarray(part, np.float64) for line in chart.lines for part in (line.mean, line.high, line.low) if part]
-    unit = figures.scale(chart.y.unit, max((_top(array) for array in arrays), default=0.0))
+    unit = figures.scale(chart.y.unit, max((_find_top(array) for array in arrays), default=0.0))
     digits = LINE_DIGITS if large else None
 
     def line(each: Line) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def _chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
         "title": chart.title,
         "style": chart.style,
         "cursor": chart.cursor,
-        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
-        "y": _axis(chart.y, unit),
+        "x": _describe_axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "y": _describe_axis(chart.y, unit),
         "lines": [line(each) for each in chart.lines],
-        "marks": [_mark(each) for each in chart.marks],
+        "marks": [_describe_mark(each) for each in chart.marks],
     }
 
 
-def _heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
+def _describe_heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
     unit = figures.scale(chart.value.unit, chart.top)
     cells = np.asarray(chart.values, dtype=np.float64).reshape(-1)
     return {
@@ -91,17 +91,17 @@ def _heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
         "id": chart.id,
         "title": chart.title,
         "cursor": chart.cursor,
-        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
-        "y": _axis(chart.value, unit),
+        "x": _describe_axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "y": _describe_axis(chart.value, unit),
         "rows": list(chart.rows),
         "columns": store.add(chart.columns),
         "values": store.add(cells, MAP_DIGITS if large else None),
         "top": chart.top,
-        "marks": [_mark(each) for each in chart.marks],
+        "marks": [_describe_mark(each) for each in chart.marks],
     }
 
 
-def _axis(axis: Axis, unit: figures.Scale) -> dict[str, Any]:
+def _describe_axis(axis: Axis, unit: figures.Scale) -> dict[str, Any]:
     return {
         "name": axis.name,
         "unit": axis.unit,
@@ -113,11 +113,11 @@ def _axis(axis: Axis, unit: figures.Scale) -> dict[str, Any]:
     }
 
 
-def _mark(mark: Mark) -> dict[str, Any]:
+def _describe_mark(mark: Mark) -> dict[str, Any]:
     return {"start": mark.start, "end": mark.end, "text": mark.text, "tone": mark.tone}
 
 
-def _top(values: Floats) -> float:
+def _find_top(values: Floats) -> float:
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max(initial=0.0))
 
@@ -133,14 +133,14 @@ def summary(chart: Chart | HeatMap) -> tuple[tuple[str, ...], list[tuple[str, ..
             (name, chart.columns, *((tuple(float("nan") if cell is None else cell for cell in row),) * 3))
             for name, row in zip(chart.rows, chart.values, strict=True)
         ]
-    tops = [_top(np.asarray(high, np.float64)) for *_, high in series]
+    tops = [_find_top(np.asarray(high, np.float64)) for *_, high in series]
     shown = figures.scale(unit.unit, max(tops, default=0.0))
     name = f"{unit.name} ({shown.label})" if shown.label else unit.name
     head = (name, "mean", "least", "least at", "greatest", "greatest at", "last")
-    return head, [_summary_row(*each, kind, shown.divisor) for each in series]
+    return head, [_build_summary_row(*each, kind, shown.divisor) for each in series]
 
 
-def _summary_row(
+def _build_summary_row(
     name: str,
     x: Sequence[float],
     low: Sequence[float],
@@ -170,10 +170,10 @@ def place(x: float, kind: AxisKind) -> str:
 
 def head(table: Table) -> list[dict[str, Any]]:
     """Return the columns of *table*: name, unit, formula, divisor, and whether they hold numbers."""
-    return [_column(column, [row[at] for row in table.rows]) for at, column in enumerate(table.columns)]
+    return [_describe_column(column, [row[at] for row in table.rows]) for at, column in enumerate(table.columns)]
 
 
-def _column(column: Column, cells: Sequence[Cell]) -> dict[str, Any]:
+def _describe_column(column: Column, cells: Sequence[Cell]) -> dict[str, Any]:
     numbers = [float(cell) for cell in cells if isinstance(cell, int | float)]
     unit = figures.scale(column.unit, max((abs(each) for each in numbers), default=0.0))
     numeric = bool(numbers) or (bool(column.unit) and not any(isinstance(cell, str) for cell in cells))

@@ -44,13 +44,13 @@ def number(value: float | int | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e15:
-        return _minus(f"{int(value):,}")
+        return _use_minus_sign(f"{int(value):,}")
     size = abs(value)
     if size >= 1e9 or size < 1e-4:
-        return _minus(f"{value:.3g}")
+        return _use_minus_sign(f"{value:.3g}")
     decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3 - math.floor(math.log10(size))
     text = f"{value:,.{decimals}f}"
-    return _minus(text.rstrip("0") if size < 1 else text)
+    return _use_minus_sign(text.rstrip("0") if size < 1 else text)
 
 
 def moment(seconds: float) -> str:
@@ -68,5 +68,5 @@ def clock(seconds: float) -> str:
     return f"{'−' if seconds < 0 else ''}{hours}:{minutes:02}:{rest:02}"
 
 
-def _minus(text: str) -> str:
+def _use_minus_sign(text: str) -> str:
     return text.replace("-", "−", 1) if text.startswith("-") else text

@@ -49,12 +49,12 @@ class Store:
         mask = -1
         if gaps.any():
             mask = self._put(np.packbits(gaps, bitorder="little").tobytes())
-            array = _filled(array, gaps)
-        decimals = _decimals(array, digits)
+            array = _fill_gaps(array, gaps)
+        decimals = _choose_decimals(array, digits)
         if decimals is None:
             planes = array.view(np.uint8).reshape(-1, 8).T
             return self._put(planes.tobytes()), len(array), 0, 0, 0, mask
-        integers = np.rint(_times(array, decimals)).astype(np.int64)
+        integers = np.rint(_scale_by_ten(array, decimals)).astype(np.int64)
         first = int(integers[0]) if len(integers) else 0
         steps = np.diff(integers, prepend=first)
         zigzag = ((steps << 1) ^ (steps >> 63)).astype(np.uint64)
@@ -68,14 +68,14 @@ class Store:
         return at
 
 
-def _filled(array: Floats, gaps: npt.NDArray[np.bool_]) -> Floats:
+def _fill_gaps(array: Floats, gaps: npt.NDArray[np.bool_]) -> Floats:
     """Return *array* with each gap replaced by the value before it, which costs nothing as a difference."""
     at = np.where(gaps, -1, np.arange(len(array)))
     at = np.maximum.accumulate(at)
     return np.where(at < 0, 0.0, np.where(gaps, 0.0, array)[at])
 
 
-def _decimals(array: Floats, digits: int | None) -> int | None:
+def _choose_decimals(array: Floats, digits: int | None) -> int | None:
     """Return with how many decimals *array* is kept (below 0: tens, hundreds, ...), None if as doubles."""
     top = float(np.abs(array).max(initial=0.0))
     wanted = None if digits is None or top == 0 else digits - 1 - int(np.floor(np.log10(top)))
@@ -84,10 +84,10 @@ def _decimals(array: Floats, digits: int | None) -> int | None:
             return wanted
         if top * 10.0**decimals >= _LIMIT:
             return None
-        if np.array_equal(np.rint(_times(array, decimals)) / 10.0**decimals, array):
+        if np.array_equal(np.rint(_scale_by_ten(array, decimals)) / 10.0**decimals, array):
             return decimals
     return None
 
 
-def _times(array: Floats, decimals: int) -> Floats:
+def _scale_by_ten(array: Floats, decimals: int) -> Floats:
     return array * 10.0**decimals if decimals >= 0 else array / 10.0**-decimals

@@ -33,8 +33,8 @@ def render(page: Page) -> str:
     store = Store()
     large = blocks.is_large(page)
     plots = [
-        blocks.plotted(block, store, large=large)
-        for block in blocks.blocks_of(page)
+        blocks.describe_plot(block, store, large=large)
+        for block in blocks.iterate_blocks(page)
         if isinstance(block, Chart | HeatMap)
     ]
     structure = {"plots": plots, "arrays": store.entries, "live": page.live, "refresh_s": page.refresh_s}

@@ -1,8 +1,8 @@
 """Two ranks' traces beside each other: what the slow one does more, by operator."""
 
 from toolkit.commands.report.model import Column, Table
-from toolkit.commands.report.sections.traced import Pair
-from toolkit.commands.report.sections.words import many
+from toolkit.commands.report.sections.traced import TracePair
+from toolkit.commands.report.sections.words import count_words
 from toolkit.traces.chrome import Trace
 from toolkit.traces.difference import Difference, difference
 from toolkit.traces.figures import TOP
@@ -13,7 +13,7 @@ NARROW = 30  # Beside five columns of numbers: a terminal has 100.
 MILLI = 1e3
 
 
-def either(pair: Pair) -> Table:
+def compare_pair(pair: TracePair) -> Table:
     """Return the difference of *pair*, whichever is the slow one: the longer step; in a job in which all ranks' steps
     take equally long, the one that the other waits for."""
     one, other = pair.first, pair.second
@@ -24,10 +24,12 @@ def either(pair: Pair) -> Table:
     if (late := together([one, other]).straggler) is not None and late == other.rank:
         one, other, ranks = other, one, ranks[::-1]
     name = pair.window.replace("/", "-")
-    return table(f"difference-{name}", pair.window, one, other, *ranks)
+    return build_difference_table(f"difference-{name}", pair.window, one, other, *ranks)
 
 
-def table(name: str, window: str, slow: Trace, healthy: Trace, slow_rank: int, healthy_rank: int) -> Table:
+def build_difference_table(
+    name: str, window: str, slow: Trace, healthy: Trace, slow_rank: int, healthy_rank: int
+) -> Table:
     """Return the table with the id *name* of what *slow* does more than *healthy*, the largest difference first."""
     found = difference(slow, healthy)
     one, two = f"rank {slow_rank}", f"rank {healthy_rank}"
@@ -44,23 +46,25 @@ def table(name: str, window: str, slow: Trace, healthy: Trace, slow_rank: int, h
         ),
         rows=tuple(
             (
-                cut(each.name, NARROW),
+                shorten_name(each.name, NARROW),
                 *(seconds * MILLI for seconds in (each.more_s, each.first_s, each.second_s)),
                 each.first_calls,
                 each.second_calls,
             )
             for each in found.changes[:TOP]
         ),
-        note=_note(found, one, two),
+        note=_build_note(found, one, two),
     )
 
 
-def cut(name: str, longest: int = LONGEST) -> str:
+def shorten_name(name: str, longest: int = LONGEST) -> str:
     """Return a long *name* without its middle: a table must leave room for its numbers."""
     return name if len(name) <= longest else f"{name[: longest - 15]}...{name[-12:]}"
 
 
-def _note(found: Difference, one: str, two: str) -> str:
+def _build_note(found: Difference, one: str, two: str) -> str:
     left = len(found.changes) - TOP
-    more = f" {many(left, 'smaller difference')} left out." if left > 0 else ""
-    return f"{many(found.first_steps, 'step')} of {one}, {many(found.second_steps, 'step')} of {two}.{more}"
+    more = f" {count_words(left, 'smaller difference')} left out." if left > 0 else ""
+    return (
+        f"{count_words(found.first_steps, 'step')} of {one}, {count_words(found.second_steps, 'step')} of {two}.{more}"
+    )

@@ -24,53 +24,56 @@ Quantity = Callable[[Compilation], Cell]
 TRIAL = "Steps took turns, one without and one with it; of several ranks the slowest of each step counts."
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "compiler"; none if no host reported what its compiler did."""
-    found = of_hosts(material.job)
+    found = read_compilations(material.job)
     if not found:
         return []
-    made: list[Block] = [*_decisions(found), _hosts(found), _times(found)]
-    trials = tuple(_trials(found))
+    made: list[Block] = [*_build_decisions(found), _build_hosts_table(found), _build_times_table(found)]
+    trials = tuple(_list_trials(found))
     if trials:
-        made.append(_trial_table(trials))
-    again = tuple(_recompilations(found))
+        made.append(_build_trial_table(trials))
+    again = tuple(_list_recompilations(found))
     if again:
-        made.append(_recompilation_table(again))
-    return made + _folders(found)
+        made.append(_build_recompilation_table(again))
+    return made + _list_folders(found)
 
 
-def of_hosts(job: JobData) -> list[tuple[str, Compilation]]:
+def read_compilations(job: JobData) -> list[tuple[str, Compilation]]:
     """Return what the compiler did on each host of *job* that reported it, with the host's name."""
     outcomes = ((host.name, host.outcome) for host in job.hosts)
     return [(name, outcome.compiler) for name, outcome in outcomes if outcome is not None and outcome.compiler]
 
 
-def decision(did: Compilation) -> str:
+def describe_decision(did: Compilation) -> str:
     """Return what a compiler decided and why, in one sentence or two."""
     if did.compile == "off":
-        return _said("off", did.reason)
-    return _said(STATES[did.state], did.reason)
+        return _join_reason("off", did.reason)
+    return _join_reason(STATES[did.state], did.reason)
 
 
-def autocast(did: Compilation) -> str:
+def describe_autocast(did: Compilation) -> str:
     """Return what was decided of bfloat16 and why."""
     state = {"bf16": "bfloat16", "off": "off", "trial": STATES["trial"]}[did.autocast_state]
-    return _said(state, did.autocast_reason)
+    return _join_reason(state, did.autocast_reason)
 
 
-def _said(state: str, reason: str) -> str:
+def _join_reason(state: str, reason: str) -> str:
     return f"{state}: {reason}" if reason and reason != state else state
 
 
-def again(did: Compilation) -> int:
+def count_recompilations(did: Compilation) -> int:
     """Return how many times code was compiled anew."""
     return sum(each.count for each in did.recompilations)
 
 
-def _decisions(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
+def _build_decisions(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
     """Return each decision once, with the hosts where they differ."""
     made: list[Block] = []
-    for name, text, tone in (("Compiler", decision, _tone), ("Autocast", autocast, _autocast_tone)):
+    for name, text, tone in (
+        ("Compiler", describe_decision, _decision_tone),
+        ("Autocast", describe_autocast, _autocast_tone),
+    ):
         if name == "Autocast" and all(did.autocast == "off" for _, did in found):
             continue
         by_text: dict[str, list[str]] = {}
@@ -83,7 +86,7 @@ def _decisions(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
     return made
 
 
-def _tone(did: Compilation) -> Tone:
+def _decision_tone(did: Compilation) -> Tone:
     if did.compile == "off":
         return "plain"
     return {"compiled": "good", "eager": "plain"}.get(did.state, "warn")  # type: ignore[return-value]
@@ -93,7 +96,7 @@ def _autocast_tone(did: Compilation) -> Tone:
     return {"bf16": "good", "off": "plain"}.get(did.autocast_state, "warn")  # type: ignore[return-value]
 
 
-def _hosts(found: Sequence[tuple[str, Compilation]]) -> Table:
+def _build_hosts_table(found: Sequence[tuple[str, Compilation]]) -> Table:
     """Return the counts of each host, without columns that no host has."""
     columns: tuple[tuple[Column, Quantity], ...] = (
         (Column(name="rank", formula="The host's lowest rank that reported."), lambda did: did.rank),
@@ -105,13 +108,13 @@ def _hosts(found: Sequence[tuple[str, Compilation]]) -> Table:
         ),
         (Column(name="graphs"), lambda did: did.graphs),
         (Column(name="graph breaks"), lambda did: did.graph_breaks),
-        (Column(name="recompilations"), again),
+        (Column(name="recompilations"), count_recompilations),
         (Column(name="cache hits"), lambda did: did.cache_hits),
     )
-    return _by_host("compiler-hosts", "What was compiled", columns, found)
+    return _build_host_table("compiler-hosts", "What was compiled", columns, found)
 
 
-def _times(found: Sequence[tuple[str, Compilation]]) -> Table:
+def _build_times_table(found: Sequence[tuple[str, Compilation]]) -> Table:
     columns: tuple[tuple[Column, Quantity], ...] = (
         (Column(name="compiling", unit="s"), lambda did: did.compile_s),
         (Column(name="steps"), lambda did: did.steps),
@@ -121,10 +124,10 @@ def _times(found: Sequence[tuple[str, Compilation]]) -> Table:
             lambda did: did.break_even_step or "not reached, or not known",
         ),
     )
-    return _by_host("compiler-times", "Times", columns, found)
+    return _build_host_table("compiler-times", "Times", columns, found)
 
 
-def _by_host(
+def _build_host_table(
     name: str,
     title: str,
     columns: Sequence[tuple[Column, Quantity]],
@@ -139,14 +142,14 @@ def _by_host(
     )
 
 
-def _trials(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[str, str, Trial]]:
+def _list_trials(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[str, str, Trial]]:
     for host, did in found:
         for what, trial in (("compiled", did.trial), ("bfloat16", did.autocast_trial)):
             if trial is not None:
                 yield host, what, trial
 
 
-def _trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
+def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             host,
@@ -177,13 +180,13 @@ def _trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
     )
 
 
-def _recompilations(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[Cell, ...]]:
+def _list_recompilations(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[Cell, ...]]:
     for host, did in found:
         for each in did.recompilations:
             yield host, each.what, each.why, each.count
 
 
-def _recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
+def _build_recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     often = any(isinstance(row[-1], int) and row[-1] >= MANY for row in rows)
     return Table(
         id="compiler-recompilations",
@@ -199,7 +202,7 @@ def _recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     )
 
 
-def _folders(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
+def _list_folders(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
     """Return where the compiled code is kept for the next job, and what the compiler wrote for debugging."""
     made: list[Block] = []
     for name, folders in (

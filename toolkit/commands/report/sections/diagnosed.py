@@ -22,29 +22,31 @@ from toolkit.series.finding import Finding
 MOST_ATTEMPTS = 8
 
 
-def live(job: JobData) -> tuple[Finding, ...]:
+def read_live_findings(job: JobData) -> tuple[Finding, ...]:
     """Return what the monitors of *job* found while it ran, by time."""
-    return tuple(sorted((each for host in job.hosts for each in _live(host)), key=lambda each: each.start_s))
+    return tuple(
+        sorted((each for host in job.hosts for each in _read_host_findings(host)), key=lambda each: each.start_s)
+    )
 
 
-def after_the_fact(job: JobData) -> tuple[Finding, ...]:
+def diagnose_job(job: JobData) -> tuple[Finding, ...]:
     """Return what the rules find in the files of *job*, and what the monitors found besides, by time. Needs numpy."""
     measured = [host for host in job.hosts if host.is_measured or files_of(host.output)]
     if not measured:
         return ()
-    found = live(job)
-    return tuple(merged(over_files(job, measured, _rules(measured[0].monitor / "monitor.json"), found), found))
+    found = read_live_findings(job)
+    return tuple(merged(apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), found), found))
 
 
-def over_files(
+def apply_rules(
     job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration], found: Sequence[Finding] = ()
 ) -> list[Finding]:
     """Return what *rules* find in the files of *hosts*, each attempt by itself; *found*: what the monitors did."""
     seen: list[Finding] = []
-    for attempt in _attempts(job)[-MOST_ATTEMPTS:]:
+    for attempt in _list_attempts(job)[-MOST_ATTEMPTS:]:
         live_then = (each for each in found if each.attempt == attempt.number)
         compared = dict(filter(None, map(slow_rank.pair, live_then)))
-        evidence = [_evidence(job, host, attempt, compared) for host in hosts]
+        evidence = [_read_evidence(job, host, attempt, compared) for host in hosts]
         seen += [msgspec.structs.replace(each, attempt=attempt.number) for each in diagnose(evidence, rules)]
     return seen
 
@@ -58,7 +60,7 @@ class _Attempt(Record, frozen=True, kw_only=True):
     alone: bool = True
 
 
-def _attempts(job: JobData) -> list[_Attempt]:
+def _list_attempts(job: JobData) -> list[_Attempt]:
     """Return the attempts of *job*. Each but the last ended with its failure; the next began then, or later."""
     restarts = sorted((each for each in job.restarts if each.failed_ns), key=lambda each: each.attempt)
     if not restarts:
@@ -72,14 +74,14 @@ def _attempts(job: JobData) -> list[_Attempt]:
     ]
 
 
-def _live(host: HostData) -> tuple[Finding, ...]:
+def _read_host_findings(host: HostData) -> tuple[Finding, ...]:
     try:
         return findings.read(host.monitor / findings.NAME)
     except OSError:
         return ()  # The rules over the files find the same again.
 
 
-def _evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Mapping[int, int]) -> Evidence:
+def _read_evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Mapping[int, int]) -> Evidence:
     began = min((each.started_ns for each in host.outcome.exits if each.started_ns), default=0) if host.outcome else 0
     is_last = attempt.end_s is None
     evidence = files.read(
@@ -96,7 +98,7 @@ def _evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Mapping
     return evidence
 
 
-def _rules(path: Path) -> tuple[Configuration, ...]:
+def _read_rules(path: Path) -> tuple[Configuration, ...]:
     """Return the rules that the job asked for, as monitor.json keeps them; else those that need no choice."""
     raw: Any = None
     try:

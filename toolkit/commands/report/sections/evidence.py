@@ -6,7 +6,7 @@ The monitor has both ranks trace five steps when it finds this. Where it did not
 from toolkit.commands.report.model import Block, Words
 from toolkit.commands.report.sections import compared
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.traced import Pair
+from toolkit.commands.report.sections.traced import TracePair
 from toolkit.diagnosis import slow_rank
 from toolkit.series.finding import Finding
 
@@ -27,33 +27,39 @@ NO_TRACE = (
 )
 
 
-def pairs(material: Material) -> list[Pair]:
+def find_pairs(material: Material) -> list[TracePair]:
     """Return the pairs of traces that stand with a finding."""
-    return [pair for finding in material.findings if (pair := _of(material, finding)) is not None]
+    return [pair for finding in material.findings if (pair := _find_pair(material, finding)) is not None]
 
 
-def blocks(material: Material, number: int, finding: Finding) -> list[Block]:
+def build_blocks(material: Material, number: int, finding: Finding) -> list[Block]:
     """Return the evidence of *finding*, the page's *number*th: a table, or why there is none. Nothing if *finding* is
     not about a slow rank."""
     asked = slow_rank.pair(finding)
     if asked is None:
         return []
     slow, healthy = asked
-    pair = _of(material, finding)
+    pair = _find_pair(material, finding)
     if pair is not None and (traces := pair.of(slow, finding.host)) is not None:
         one, other, other_rank = traces
-        table = compared.table(f"finding-{number}-difference", pair.window, one, other, slow, other_rank)
+        table = compared.build_difference_table(
+            f"finding-{number}-difference", pair.window, one, other, slow, other_rank
+        )
         if other_rank == healthy:
             return [table]
         return [Words(name="Evidence", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
     anyway = {trace.rank: trace for trace in material.traced.traces}
     if slow in anyway and healthy in anyway:
         one, other = anyway[slow], anyway[healthy]
-        return [compared.table(f"finding-{number}-difference", material.traced.window, one, other, slow, healthy)]
-    return [Words(name="Evidence", text=_why_none(material, finding, slow, healthy))]
+        return [
+            compared.build_difference_table(
+                f"finding-{number}-difference", material.traced.window, one, other, slow, healthy
+            )
+        ]
+    return [Words(name="Evidence", text=_explain_absence(material, finding, slow, healthy))]
 
 
-def _of(material: Material, finding: Finding) -> Pair | None:
+def _find_pair(material: Material, finding: Finding) -> TracePair | None:
     if slow_rank.pair(finding) is None or finding.rank is None:
         return None
     fitting = (
@@ -64,7 +70,7 @@ def _of(material: Material, finding: Finding) -> Pair | None:
     return next(fitting, None)
 
 
-def _why_none(material: Material, finding: Finding, slow: int, healthy: int) -> str:
+def _explain_absence(material: Material, finding: Finding, slow: int, healthy: int) -> str:
     if finding.live:
         return (RUNNING if material.job.status == "running" else NO_TRACE).format(slow=slow, healthy=healthy)
     host = material.ranks[healthy][0] if healthy in material.ranks else finding.host

@@ -6,10 +6,10 @@ import msgspec
 
 from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Lines, Part, Shares, Table, Words
 from toolkit.commands.report.sections import compared, evidence
-from toolkit.commands.report.sections.compared import MILLI, cut
+from toolkit.commands.report.sections.compared import MILLI, shorten_name
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.traced import Traced
-from toolkit.commands.report.sections.words import duration, many
+from toolkit.commands.report.sections.traced import TracedJob
+from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.traces.figures import TOP, Activity, Annotation, Figures, Operator, figures
 from toolkit.traces.ranks import Together, together
 
@@ -21,15 +21,15 @@ MOST_CHARTS = 3
 MICRO = 1e6
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
-    shown = {id(pair) for pair in evidence.pairs(material)}  # Those of a finding stand there.
+    shown = {id(pair) for pair in evidence.find_pairs(material)}  # Those of a finding stand there.
     rest = tuple(pair for pair in material.traced.pairs if id(pair) not in shown)
     counted = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
-    return of_traces(msgspec.structs.replace(material.traced, pairs=rest), counted)
+    return build_trace_blocks(msgspec.structs.replace(material.traced, pairs=rest), counted)
 
 
-def of_traces(traced: Traced, counted: Mapping[int, int] | None = None) -> list[Block]:
+def build_trace_blocks(traced: TracedJob, counted: Mapping[int, int] | None = None) -> list[Block]:
     """Return the blocks of *traced*. The tables by name are of the first rank. *counted*: the monitor's count of each
     rank's steps."""
     made: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
@@ -38,25 +38,25 @@ def of_traces(traced: Traced, counted: Mapping[int, int] | None = None) -> list[
     if not ran:
         return [*made, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
     first = ran[0]
-    made.append(Words(text=_sampled(traced, ran, counted or {}), name="Sampled"))
+    made.append(Words(text=_describe_sample(traced, ran, counted or {}), name="Sampled"))
     found = together(traced.traces)
-    made += _straggler(found)
-    made += _activity(ran)
-    made.append(_utilisation(ran))
-    made += [_by_time(first), _by_calls(first), *_full_names(first)]
-    made += _precision(first)
-    made += _steps(first)
-    made += _annotations(first)
+    made += _describe_straggler(found)
+    made += _build_activity(ran)
+    made.append(_build_utilisation_chart(ran))
+    made += [_build_table_by_time(first), _build_table_by_calls(first), *_list_full_names(first)]
+    made += _build_precision(first)
+    made += _build_step_histogram(first)
+    made += _build_annotations(first)
     if len(found.ranks) > 1:
-        made.append(_ranks(found))
-    return made + [compared.either(pair) for pair in traced.pairs]
+        made.append(_build_rank_table(found))
+    return made + [compared.compare_pair(pair) for pair in traced.pairs]
 
 
-def _sampled(traced: Traced, ran: Sequence[Figures], counted: Mapping[int, int]) -> str:
+def _describe_sample(traced: TracedJob, ran: Sequence[Figures], counted: Mapping[int, int]) -> str:
     """Say which share of the run the tables stand for."""
     first = ran[0]
     text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
-    text += f", {duration(first.span_s)} with {many(len(first.steps), 'step')}"
+    text += f", {format_duration(first.span_s)} with {count_words(len(first.steps), 'step')}"
     text += f" (window {traced.window})." if traced.window not in ("", ".") else "."
     listing = next((each for each in traced.listings if each.rank == first.rank), None)
     if listing is not None and listing.steps_run:
@@ -69,11 +69,11 @@ def _sampled(traced: Traced, ran: Sequence[Figures], counted: Mapping[int, int])
     return text
 
 
-def _noun(ran: Figures) -> str:
+def _operator_noun(ran: Figures) -> str:
     return "kernel" if ran.on == "gpu" else "operator"
 
 
-def _activity(ran: Sequence[Figures]) -> list[Block]:
+def _build_activity(ran: Sequence[Figures]) -> list[Block]:
     """Return the split of the GPUs' time, mean of the ranks."""
     activities = [each.activity for each in ran if each.activity is not None]
     if not activities:
@@ -94,12 +94,12 @@ def _activity(ran: Sequence[Figures]) -> list[Block]:
     )
     assert set(names) == set(Activity.__struct_fields__)
     total = sum(part.value for part in parts)
-    of = f"mean of {many(len(activities), 'rank')}"
+    of = f"mean of {count_words(len(activities), 'rank')}"
     return [Shares(id="gpu-activity", title=f"GPU time, {of}", unit="ms", parts=parts, total=total)]
 
 
-def _utilisation(ran: Sequence[Figures]) -> Chart:
-    noun = _noun(ran[0])
+def _build_utilisation_chart(ran: Sequence[Figures]) -> Chart:
+    noun = _operator_noun(ran[0])
     lines = []
     for each in ran:
         width = each.span_s * MILLI / len(each.utilisation) if each.utilisation else 0.0
@@ -120,8 +120,8 @@ def _utilisation(ran: Sequence[Figures]) -> Chart:
     )
 
 
-def _by_time(ran: Figures) -> Table:
-    noun = _noun(ran)
+def _build_table_by_time(ran: Figures) -> Table:
+    noun = _operator_noun(ran)
     steps = len(ran.steps)
     self_time = "sum of its kernels' times" if ran.on == "gpu" else "sum of its self times: less the operators within"
     columns = [
@@ -137,7 +137,7 @@ def _by_time(ran: Figures) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for each in ran.operators[:TOP]:
         times = (100 * each.share, each.total_s * MILLI, each.calls / (steps or 1))
-        row = (cut(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
+        row = (shorten_name(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
         rows.append((*row, each.precision) if ran.on == "gpu" else row)
     whole = sum(each.total_s for each in ran.operators) * MILLI
     total: tuple[Cell, ...] = (
@@ -154,22 +154,22 @@ def _by_time(ran: Figures) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         total=(*total, None) if ran.on == "gpu" else total,
-        note=_communication(ran.operators),
+        note=_describe_communication(ran.operators),
     )
 
 
-def _communication(operators: Sequence[Operator]) -> str:
+def _describe_communication(operators: Sequence[Operator]) -> str:
     share = sum(each.share for each in operators if each.communicates)
     return f"{share:.0%} of this time is communication, with the wait for other ranks in it." if share else ""
 
 
-def _by_calls(ran: Figures) -> Table:
-    noun = _noun(ran)
+def _build_table_by_calls(ran: Figures) -> Table:
+    noun = _operator_noun(ran)
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
     calls = "launches" if ran.on == "gpu" else "calls"
     note = ""
     if ran.queue_s is not None:
-        note = f"From the launching call to the {noun}'s start: {duration(ran.queue_s)} (median)."
+        note = f"From the launching call to the {noun}'s start: {format_duration(ran.queue_s)} (median)."
     return Table(
         id=f"{noun}s-by-calls",
         title=f"{noun.capitalize()}s by {calls}: {ran.launches:,} in all",
@@ -179,20 +179,24 @@ def _by_calls(ran: Figures) -> Table:
             Column(name="share", unit="percent", formula=f"its {calls} / all {calls}"),
             Column(name="mean", unit="µs", formula=f"time / {calls}"),
         ),
-        rows=tuple((cut(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most),
+        rows=tuple(
+            (shorten_name(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most
+        ),
         note=note,
     )
 
 
-def _full_names(ran: Figures) -> list[Block]:
+def _list_full_names(ran: Figures) -> list[Block]:
     """Return the whole names of kernels that the tables cut, and C++'s arguments with them."""
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
     shown = dict.fromkeys([*ran.operators[:TOP], *most])
-    lines = tuple(each.full_name or each.name for each in shown if cut(each.name) != (each.full_name or each.name))
+    lines = tuple(
+        each.full_name or each.name for each in shown if shorten_name(each.name) != (each.full_name or each.name)
+    )
     return [Lines(id="full-names", title="Whole names", lines=lines)] if lines else []
 
 
-def _precision(ran: Figures) -> list[Block]:
+def _build_precision(ran: Figures) -> list[Block]:
     if not ran.precisions:
         return []
     whole = sum(each.total_s for each in ran.operators) * MILLI
@@ -202,22 +206,22 @@ def _precision(ran: Figures) -> list[Block]:
     return [Shares(id="kernel-precision", title=title, unit="ms", parts=parts, total=whole, note=note)]
 
 
-def _steps(ran: Figures) -> list[Block]:
+def _build_step_histogram(ran: Figures) -> list[Block]:
     durations = sorted(step.duration_s for step in ran.steps)
     if len(durations) < 2:
         return []
-    middle = durations[len(durations) // 2]
-    title = f"Step times: {many(len(durations), 'step')}, median {duration(middle)}, longest {duration(durations[-1])}"
-    return [_histogram("traced-step-times", title, {"steps": durations}, "steps")]
+    median, longest = format_duration(durations[len(durations) // 2]), format_duration(durations[-1])
+    title = f"Step times: {count_words(len(durations), 'step')}, median {median}, longest {longest}"
+    return [_build_histogram("traced-step-times", title, {"steps": durations}, "steps")]
 
 
-def _annotations(ran: Figures) -> list[Block]:
+def _build_annotations(ran: Figures) -> list[Block]:
     several = ran.annotations[:MOST_ANNOTATIONS]
     if not several:
         return []
     rows = tuple(
         (
-            cut(each.name),
+            shorten_name(each.name),
             len(each.durations_s),
             each.total_s * MILLI,
             each.durations_s[0] * MILLI,
@@ -231,15 +235,15 @@ def _annotations(ran: Figures) -> list[Block]:
     title = f"Annotations: {len(several)} of {len(ran.annotations)}, the longest first"
     made: list[Block] = [Table(id="annotations", title=title, columns=columns, rows=rows)]
     often = [each for each in several if len(each.durations_s) > 4]
-    return made + [_annotation_chart(number, each) for number, each in enumerate(often[:MOST_CHARTS])]
+    return made + [_build_annotation_chart(number, each) for number, each in enumerate(often[:MOST_CHARTS])]
 
 
-def _annotation_chart(number: int, annotation: Annotation) -> Chart:
+def _build_annotation_chart(number: int, annotation: Annotation) -> Chart:
     title = f"How long {annotation.name} took: {len(annotation.durations_s)} times"
-    return _histogram(f"annotation-{number}", title, {annotation.name: annotation.durations_s}, "times")
+    return _build_histogram(f"annotation-{number}", title, {annotation.name: annotation.durations_s}, "times")
 
 
-def _histogram(name: str, title: str, of: Mapping[str, Sequence[float]], count: str) -> Chart:
+def _build_histogram(name: str, title: str, of: Mapping[str, Sequence[float]], count: str) -> Chart:
     """Return bars: how many of the durations lie in each of BINS equal parts of their range."""
     of = {label: [each * MILLI for each in durations] for label, durations in of.items()}
     least, most = min(map(min, of.values())), max(map(max, of.values()))
@@ -262,7 +266,7 @@ def _histogram(name: str, title: str, of: Mapping[str, Sequence[float]], count: 
     )
 
 
-def _straggler(found: Together) -> list[Block]:
+def _describe_straggler(found: Together) -> list[Block]:
     """Say which rank the others wait for; nothing of a single rank."""
     clocks = (
         "" if found.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
@@ -274,15 +278,15 @@ def _straggler(found: Together) -> list[Block]:
         waits = max(found.ranks, key=lambda each: each.waited_s)
         text = (
             f"The others wait for rank {found.straggler}: it came last to {rank.last} of {len(found.collectives)} "
-            f"collectives, and rank {waits.rank} waited {duration(waits.waited_s)} in them.{clocks}"
+            f"collectives, and rank {waits.rank} waited {format_duration(waits.waited_s)} in them.{clocks}"
         )
         advice = "Compare its operators with those of a rank that waits: the time outside of operators is Python's."
         return [Words(text=text, name="Straggler", tone="warn", advice=advice)]
-    text = f"No rank is late: {many(len(found.collectives), 'collective')} were compared.{clocks}"
+    text = f"No rank is late: {count_words(len(found.collectives), 'collective')} were compared.{clocks}"
     return [Words(text=text, name="Straggler", tone="good")]
 
 
-def _ranks(found: Together) -> Table:
+def _build_rank_table(found: Together) -> Table:
     rows = tuple(
         (
             each.rank,

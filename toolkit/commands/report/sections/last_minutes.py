@@ -4,11 +4,11 @@ import re
 from typing import TYPE_CHECKING
 
 from toolkit.commands.report.model import Axis, Block, Chart, Line, Lines, Mark, Words
-from toolkit.commands.report.sections.lines import TIME, Window, chart, line
+from toolkit.commands.report.sections.lines import TIME, Window, build_chart, build_line
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.outcome import TONES, cause_text, culprit
-from toolkit.commands.report.sections.system import numbers
-from toolkit.commands.report.sections.words import duration, first_line, size, utc
+from toolkit.commands.report.sections.outcome import TONES, describe_cause, name_culprit
+from toolkit.commands.report.sections.system import list_numbers
+from toolkit.commands.report.sections.words import first_line, format_duration, format_size, format_utc
 
 if TYPE_CHECKING:
     from toolkit.series.sample_reader import Samples
@@ -20,22 +20,25 @@ CURSOR = "last-minutes"
 _GPU = re.compile(r"gpu/(\d+)/used_percent")
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "last-minutes"."""
     job = material.job
     made: list[Block] = []
-    window = window_of(material)
+    window = choose_window(material)
     if job.status in ("failed", "stopped", "unfinished"):
-        who = culprit(job)
-        cause = first_line(cause_text(job))
+        who = name_culprit(job)
+        cause = first_line(describe_cause(job))
         made.append(Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone=TONES[job.status]))
     if window is not None:
         made.append(
-            Words(name="Window", text=f"{utc(window[0])} to {utc(window[1])}, {duration(window[1] - window[0])}")
+            Words(
+                name="Window",
+                text=f"{format_utc(window[0])} to {format_utc(window[1])}, {format_duration(window[1] - window[0])}",
+            )
         )
         if material.samples or material.steps:
-            made += _memory(material, window)
-            made += _charts(material, window)
+            made += _warn_of_memory(material, window)
+            made += _build_charts(material, window)
         else:
             made.append(Words(text=material.why_unmeasured))
     first = material.blamed or next(iter(job.hosts), None)
@@ -45,7 +48,7 @@ def blocks(material: Material) -> list[Block]:
     return made or [Words(text="When the job ended is not known: it left no outcome, metric or sample.")]
 
 
-def window_of(material: Material) -> Window | None:
+def choose_window(material: Material) -> Window | None:
     """Return the two minutes before the failure (or the end) and ten seconds after it."""
     if material.end_s is None:
         return None
@@ -54,49 +57,51 @@ def window_of(material: Material) -> Window | None:
     return max(end_s - BEFORE_S - AFTER_S, material.start_s or 0.0, at_s - BEFORE_S), end_s
 
 
-def _memory(material: Material, window: Window) -> list[Block]:
+def _warn_of_memory(material: Material, window: Window) -> list[Block]:
     """Say in words how near to its limit the memory of each host came."""
     made: list[Block] = []
     for host, samples in material.samples.items():
-        used = line(samples, "memory/container/used_bytes", host, window, points=None)
-        limit = line(samples, "memory/container/limit_bytes", host, window, points=None)
+        used = build_line(samples, "memory/container/used_bytes", host, window, points=None)
+        limit = build_line(samples, "memory/container/limit_bytes", host, window, points=None)
         if used is None or limit is None:
             continue
         top = max(value for value in (used.high or used.mean) if value == value)
         least = min(value for value in limit.mean if value == value)
         if least > 0 and top / least >= 0.9:
-            text = f"Host {host} used {size(top)} of its {size(least)} of memory ({top / least:.0%})."
+            text = f"Host {host} used {format_size(top)} of its {format_size(least)} of memory ({top / least:.0%})."
             made.append(Words(name="Memory", text=text, tone="warn"))
     return made
 
 
-def _charts(material: Material, window: Window) -> list[Chart]:
-    found = _marks(material)
+def _build_charts(material: Material, window: Window) -> list[Chart]:
+    found = _mark_failure(material)
     each = list(material.samples.items())
     memory: list[Line | None] = []
     for host, samples in each[:MOST_LINES]:
-        memory.append(_all(samples, "memory/container/used_bytes", f"{host} used", host, window))
-        memory.append(_all(samples, "memory/container/limit_bytes", f"{host} limit", host, window))
+        memory.append(_build_raw_line(samples, "memory/container/used_bytes", f"{host} used", host, window))
+        memory.append(_build_raw_line(samples, "memory/container/limit_bytes", f"{host} limit", host, window))
     gpus = [
-        _all(samples, f"gpu/{gpu}/used_percent", f"{host} GPU {gpu}", host, window)
+        _build_raw_line(samples, f"gpu/{gpu}/used_percent", f"{host} GPU {gpu}", host, window)
         for host, samples in each
-        for gpu in numbers(samples, _GPU)
+        for gpu in list_numbers(samples, _GPU)
     ]
-    cpu = [_all(samples, "cpu/all/used_percent", host, host, window) for host, samples in each[:MOST_LINES]]
+    cpu = [_build_raw_line(samples, "cpu/all/used_percent", host, host, window) for host, samples in each[:MOST_LINES]]
     formula = "Every sample that was kept: raw values around the end, seconds before them."
     return [
-        *chart("last-memory", "Memory against its limit", "bytes", memory, cursor=CURSOR, marks=found, formula=formula),
-        *chart("last-gpus", "GPUs", "percent", gpus[:MOST_LINES], cursor=CURSOR, marks=found, formula=formula),
-        *chart("last-cpu", "CPU", "percent", cpu, cursor=CURSOR, marks=found, formula=formula),
-        *_steps(material, window, found),
+        *build_chart(
+            "last-memory", "Memory against its limit", "bytes", memory, cursor=CURSOR, marks=found, formula=formula
+        ),
+        *build_chart("last-gpus", "GPUs", "percent", gpus[:MOST_LINES], cursor=CURSOR, marks=found, formula=formula),
+        *build_chart("last-cpu", "CPU", "percent", cpu, cursor=CURSOR, marks=found, formula=formula),
+        *_build_step_chart(material, window, found),
     ]
 
 
-def _all(samples: "Samples", column: str, name: str, host: str, window: Window) -> Line | None:
-    return line(samples, column, name, window, points=None, source=f"monitor/samples of host {host}, {column}")
+def _build_raw_line(samples: "Samples", column: str, name: str, host: str, window: Window) -> Line | None:
+    return build_line(samples, column, name, window, points=None, source=f"monitor/samples of host {host}, {column}")
 
 
-def _steps(material: Material, window: Window, found: tuple[Mark, ...]) -> list[Chart]:
+def _build_step_chart(material: Material, window: Window, found: tuple[Mark, ...]) -> list[Chart]:
     lines = []
     for host, table in material.steps.items():
         inside = table.where((table.end_s >= window[0]) & (table.end_s <= window[1]))
@@ -125,7 +130,7 @@ def _steps(material: Material, window: Window, found: tuple[Mark, ...]) -> list[
     ]
 
 
-def _marks(material: Material) -> tuple[Mark, ...]:
+def _mark_failure(material: Material) -> tuple[Mark, ...]:
     if material.failed_s is None:
         return ()
-    return (Mark(start=material.failed_s, text=f"failure: {culprit(material.job) or 'the job'}", tone="bad"),)
+    return (Mark(start=material.failed_s, text=f"failure: {name_culprit(material.job) or 'the job'}", tone="bad"),)

@@ -32,7 +32,7 @@ LEAST_DIFFERENCE_S = 0.01
 NAMES = ("start-up", "data", "straggler", "checkpoints", "lost", "idle", "training")
 
 
-class Facts(Record, frozen=True, kw_only=True):
+class JobTimes(Record, frozen=True, kw_only=True):
     """Times of a job, seconds since the epoch. `failures`: those that ended attempts, ascending; `failed`: the last of
     them ended the job. `saved`: when a checkpoint was seen, besides those that steps tell of. `ranks_began`: when the
     first rank of each host was started, for hosts whose steps were not measured. `interrupted`: the platform took the
@@ -47,44 +47,46 @@ class Facts(Record, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
-def divide(facts: Facts, hosts: Sequence[str], tables: "Mapping[str, StepTable]") -> dict[str, dict[str, float]]:
+def divide_time(
+    facts: JobTimes, hosts: Sequence[str], tables: "Mapping[str, StepTable]"
+) -> dict[str, dict[str, float]]:
     """Return for each of *hosts* the seconds of each of NAMES. What they lack of the job's time is unexplained."""
-    ranks = [(host, _Rank(facts, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
-    saved = _saved(facts, [rank for _, rank in ranks])
+    ranks = [(host, _RankTimes(facts, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
+    saved = _list_saved_times(facts, [rank for _, rank in ranks])
     for _, rank in ranks:
         rank.saved = saved
-    _waits([rank for _, rank in ranks])
+    _set_waits([rank for _, rank in ranks])
     divided = {}
     for host in hosts:
         own = [rank.parts() for each, rank in ranks if each == host]
         divided[host] = (
             {name: sum(parts[name] for parts in own) / len(own) for name in NAMES}
             if own
-            else _without_steps(facts, facts.ranks_began.get(host))
+            else _divide_without_steps(facts, facts.ranks_began.get(host))
         )
     return divided
 
 
-def _without_steps(facts: Facts, began_s: float | None) -> dict[str, float]:
+def _divide_without_steps(facts: JobTimes, began_s: float | None) -> dict[str, float]:
     parts = dict.fromkeys(NAMES, 0.0)
     if began_s is not None:
-        parts["start-up"] = _clipped(facts, facts.start_s, began_s)
+        parts["start-up"] = _clip_s(facts, facts.start_s, began_s)
     if facts.failed:
-        parts["idle"] = _clipped(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
+        parts["idle"] = _clip_s(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
     if facts.interrupted:
-        parts["start-up"] = _clipped(facts, facts.start_s, facts.end_s if began_s is None else began_s)
-        parts["lost"] = _clipped(facts, max((began_s or facts.end_s, *facts.saved)), facts.end_s)
+        parts["start-up"] = _clip_s(facts, facts.start_s, facts.end_s if began_s is None else began_s)
+        parts["lost"] = _clip_s(facts, max((began_s or facts.end_s, *facts.saved)), facts.end_s)
     return parts
 
 
-def _clipped(facts: Facts, start_s: float, end_s: float) -> float:
+def _clip_s(facts: JobTimes, start_s: float, end_s: float) -> float:
     return max(min(end_s, facts.end_s) - max(start_s, facts.start_s), 0.0)
 
 
-class _Rank:
+class _RankTimes:
     """The steps of one rank as arrays: begin, duration, and the parts of each, none of which overlap."""
 
-    def __init__(self, facts: Facts, table: "StepTable") -> None:
+    def __init__(self, facts: JobTimes, table: "StepTable") -> None:
         np = numpy()
         self._facts = facts
         last_s = facts.failures[-1] if facts.failed else facts.end_s
@@ -125,17 +127,17 @@ class _Rank:
             gap = "idle" if attempt else "start-up"
             if not len(own):
                 if failed_s is not None:
-                    parts[gap] += _clipped(facts, previous_s, failed_s)
+                    parts[gap] += _clip_s(facts, previous_s, failed_s)
                     previous_s = failed_s
                 continue
-            parts[gap] += _clipped(facts, previous_s, float(self.begin_s[own[0]]))
+            parts[gap] += _clip_s(facts, previous_s, float(self.begin_s[own[0]]))
             if failed_s is not None:
                 kept_s = max((at for at in self.saved if at <= failed_s), default=0.0)
                 lost[own] = np.clip(self.end_s[own] - np.maximum(self.begin_s[own], kept_s), 0.0, None)
-                parts["lost"] += _clipped(facts, max(float(self.end_s[own[-1]]), kept_s), failed_s)
+                parts["lost"] += _clip_s(facts, max(float(self.end_s[own[-1]]), kept_s), failed_s)
                 previous_s = failed_s
         if facts.failed:
-            parts["idle"] += _clipped(facts, facts.failures[-1], facts.end_s)
+            parts["idle"] += _clip_s(facts, facts.failures[-1], facts.end_s)
         left = self.step_s - lost
         saving = np.minimum(self.checkpoint_s, left)
         # A step within which a checkpoint was saved is lost from there on; saving comes first.
@@ -154,7 +156,7 @@ class _Rank:
         return parts
 
 
-def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
+def _list_saved_times(facts: JobTimes, ranks: Sequence[_RankTimes]) -> tuple[float, ...]:
     """Return the times at which a checkpoint was complete, of any rank: it serves all."""
     found = list(facts.saved)
     for rank in () if facts.interrupted else ranks:
@@ -164,7 +166,7 @@ def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _once(rank: _Rank) -> "tuple[Any, Any]":
+def _find_distinct_keys(rank: _RankTimes) -> "tuple[Any, Any]":
     """Return the keys of the rank's steps, ascending and each once, and where they are."""
     np = numpy()
     order = np.argsort(rank.key, kind="stable")
@@ -173,12 +175,12 @@ def _once(rank: _Rank) -> "tuple[Any, Any]":
     return keys[first], order[first]
 
 
-def _waits(ranks: Sequence[_Rank]) -> None:
+def _set_waits(ranks: Sequence[_RankTimes]) -> None:
     """Set how long each of *ranks* waited for others in each step that all of them have."""
     if len(ranks) < 2:
         return
     np = numpy()
-    sorted_keys, orders = zip(*(_once(rank) for rank in ranks), strict=True)
+    sorted_keys, orders = zip(*(_find_distinct_keys(rank) for rank in ranks), strict=True)
     common = sorted_keys[0]
     for keys in sorted_keys[1:]:
         common = np.intersect1d(common, keys, assume_unique=True)

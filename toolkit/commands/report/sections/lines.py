@@ -14,7 +14,7 @@ POINTS, CELLS = 500, 400
 Window = tuple[float, float]
 
 
-def line(
+def build_line(
     samples: "Samples",
     column: str,
     name: str,
@@ -43,7 +43,7 @@ def line(
     )
 
 
-def chart(
+def build_chart(
     name: str,
     title: str,
     unit: str,
@@ -57,13 +57,13 @@ def chart(
     measured = tuple(each for each in lines if each is not None)
     if not measured:
         return []
-    axis = Axis(name=title, unit=unit, low=0.0, high=100.0 if unit == "percent" and _fits(measured) else None)
+    axis = Axis(name=title, unit=unit, low=0.0, high=100.0 if unit == "percent" and _fits_percent(measured) else None)
     return [
         Chart(id=name, title=title, x=TIME, y=axis, lines=measured, marks=tuple(marks), cursor=cursor, formula=formula)
     ]
 
 
-def heat_map(
+def build_heat_map(
     name: str,
     title: str,
     samples: "Samples",
@@ -99,5 +99,5 @@ def heat_map(
     ]
 
 
-def _fits(lines: Sequence[Line]) -> bool:
+def _fits_percent(lines: Sequence[Line]) -> bool:
     return all(value <= 100.0 for line in lines for value in (line.high or line.mean) if value == value)

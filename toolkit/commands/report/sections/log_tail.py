@@ -3,13 +3,13 @@
 from toolkit.commands.jobs.data import HostData
 from toolkit.commands.report.model import Block, Lines, Words
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.words import many
+from toolkit.commands.report.sections.words import count_words
 
 BLAMED, OTHERS = 200, 40  # Lines of the host of the cause, and of each other one.
 MOST_HOSTS = 16
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "log"."""
     job = material.job
     first = material.blamed
@@ -19,18 +19,18 @@ def blocks(material: Material) -> list[Block]:
         most = BLAMED if number == 0 else OTHERS
         lines = material.log_of(host, most)
         if lines:
-            count = many(len(lines), "line")
-            text = f"{host.name}: {'all' if len(lines) < most else 'the last'} {count} of {_place(material, host)}"
+            count = count_words(len(lines), "line")
+            text = f"{host.name}: {'all' if len(lines) < most else 'the last'} {count} of {_locate_log(material, host)}"
             made.append(Lines(id=f"log-{host.name}", title=text, lines=lines))
     if not made:
-        return [Words(text=_missing(hosts))]
-    left = [_place(material, host) for host in hosts[MOST_HOSTS:] if host.logs]
+        return [Words(text=_explain_missing(hosts))]
+    left = [_locate_log(material, host) for host in hosts[MOST_HOSTS:] if host.logs]
     if left:
-        made.append(Words(text=f"{many(len(left), 'more log')} not shown here: {left[0]} to {left[-1]}."))
+        made.append(Words(text=f"{count_words(len(left), 'more log')} not shown here: {left[0]} to {left[-1]}."))
     return made
 
 
-def _place(material: Material, host: HostData) -> str:
+def _locate_log(material: Material, host: HostData) -> str:
     """Return where the log of *host* lies, from the job's folder on."""
     path = material.log_file(host)
     if path is None:
@@ -39,7 +39,7 @@ def _place(material: Material, host: HostData) -> str:
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
-def _missing(hosts: list[HostData]) -> str:
+def _explain_missing(hosts: list[HostData]) -> str:
     if any(host.logs for host in hosts):
         return "The logs are empty: the job printed nothing."
     return (

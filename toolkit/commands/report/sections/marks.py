@@ -10,7 +10,7 @@ from toolkit.job.report import seconds_of
 MOST_FINDINGS = 8
 
 
-def marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
+def list_marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
     """Yield the marks of a time axis: seconds since the start if *elapsed*, else since the epoch."""
     zero = (material.start_s or 0.0) if elapsed else 0.0
     for restart in material.job.restarts:

@@ -8,7 +8,7 @@ from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.commands.jobs.logs import tail
 from toolkit.commands.jobs.records import samples
 from toolkit.commands.report.sections import diagnosed, traced
-from toolkit.commands.report.sections.traced import Traced
+from toolkit.commands.report.sections.traced import TracedJob
 from toolkit.metrics.sample import Sample
 from toolkit.series.arrays import has_numpy
 from toolkit.series.finding import Finding
@@ -95,8 +95,8 @@ class Material:
     def findings(self) -> tuple[Finding, ...]:
         """What the rules found, by time. While the job runs, the monitor's own findings are enough."""
         if self.job.status == "running" or not self._has_numpy:
-            return diagnosed.live(self.job)
-        return diagnosed.after_the_fact(self.job)
+            return diagnosed.read_live_findings(self.job)
+        return diagnosed.diagnose_job(self.job)
 
     @property
     def why_unmeasured(self) -> str:
@@ -110,9 +110,9 @@ class Material:
         return has_numpy()
 
     @cached_property
-    def traced(self) -> Traced:
+    def traced(self) -> TracedJob:
         """The traces of the profiler."""
-        return traced.read(self.job)
+        return traced.read_traces(self.job)
 
     def log_file(self, host: HostData) -> Path | None:
         """Return the file of what *host* printed; of rank files, that of the rank of the cause or of the first."""

@@ -2,7 +2,7 @@
 
 from toolkit.commands.report.model import Block, Column, Table, Words
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.traced import Traced
+from toolkit.commands.report.sections.traced import TracedJob
 from toolkit.traces.figures import Figures, figures
 
 MISSING = (
@@ -11,23 +11,23 @@ MISSING = (
 )
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "memory"."""
-    return of_traces(material.traced)
+    return build_trace_blocks(material.traced)
 
 
-def of_traces(traced: Traced) -> list[Block]:
+def build_trace_blocks(traced: TracedJob) -> list[Block]:
     """Return the blocks of *traced*."""
     all_figures = [figures(trace) for trace in traced.traces]
     made: list[Block] = []
     if any(each.copies for each in all_figures):
-        made.append(_copies(all_figures))
+        made.append(_build_copies_table(all_figures))
     if any(each.memory for each in all_figures):
-        made.append(_allocations(all_figures))
+        made.append(_build_allocations_table(all_figures))
     return made or [Words(text=MISSING)]
 
 
-def _copies(ran: list[Figures]) -> Table:
+def _build_copies_table(ran: list[Figures]) -> Table:
     rows = tuple(
         (
             each.rank or 0,
@@ -54,7 +54,7 @@ def _copies(ran: list[Figures]) -> Table:
     return Table(id="memory-operations", title=title, columns=columns, rows=rows, note=note if pageable else "")
 
 
-def _allocations(ran: list[Figures]) -> Table:
+def _build_allocations_table(ran: list[Figures]) -> Table:
     rows = tuple(
         (
             each.rank or 0,

@@ -4,10 +4,10 @@ import math
 import re
 
 from toolkit.commands.report.model import Axis, Block, Chart, Column, Line, Table, Words
-from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.thin import line
-from toolkit.commands.report.sections.words import duration, many
+from toolkit.commands.report.sections.thin import thin_line
+from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.metrics.sample import Sample
 
 MOST_LINES = 16
@@ -36,34 +36,34 @@ MISSING = (
 Place = tuple[str, int | None]
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "metrics"."""
     if not material.metrics:
         return [Words(text=MISSING)]
     several = len(material.job.hosts) > 1
-    names = sorted(material.metrics, key=lambda name: _place(material, name))
-    made: list[Block] = [_table(material, names)]
+    names = sorted(material.metrics, key=lambda name: _sort_key(material, name))
+    made: list[Block] = [_build_values_table(material, names)]
     for name in names[:MOST_CHARTS]:
-        made += _odd(material, name)
-        made.append(_chart(material, name, several))
+        made += _warn_of_odd_value(material, name)
+        made.append(_build_chart(material, name, several))
     more = names[MOST_CHARTS:]
-    odd = [name for name in more if _first_odd(material, name) is not None]
+    odd = [name for name in more if _find_odd_value(material, name) is not None]
     if odd:
         made.append(
-            Words(text=f"{many(len(odd), 'more metric')} became NaN or infinite: {', '.join(odd)}.", tone="warn")
+            Words(text=f"{count_words(len(odd), 'more metric')} became NaN or infinite: {', '.join(odd)}.", tone="warn")
         )
-    return made + [_chart(material, name, several, folded=True) for name in more]
+    return made + [_build_chart(material, name, several, folded=True) for name in more]
 
 
-def _place(material: Material, name: str) -> tuple[int, bool, list[str | int]]:
+def _sort_key(material: Material, name: str) -> tuple[int, bool, list[str | int]]:
     """Return where *name* stands: FIRST in its order, then what became NaN or infinite; layer2 before layer10."""
     low = name.lower()
     known = next((at for at, part in enumerate(FIRST) if part in low), len(FIRST))
     numbered = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", low)]
-    return known, _first_odd(material, name) is None, numbered
+    return known, _find_odd_value(material, name) is None, numbered
 
 
-def _table(material: Material, names: list[str]) -> Table:
+def _build_values_table(material: Material, names: list[str]) -> Table:
     rows = []
     for name in names:
         values = [each.value for each in material.metrics[name] if math.isfinite(each.value)]
@@ -88,25 +88,25 @@ def _table(material: Material, names: list[str]) -> Table:
     )
 
 
-def _odd(material: Material, name: str) -> list[Block]:
+def _warn_of_odd_value(material: Material, name: str) -> list[Block]:
     """Return a warning if *name* became NaN or infinite."""
-    odd = _first_odd(material, name)
+    odd = _find_odd_value(material, name)
     if odd is None:
         return []
-    at = f"step {odd.step}" if odd.step is not None else _after(material, odd)
+    at = f"step {odd.step}" if odd.step is not None else _describe_time(material, odd)
     rank = "" if odd.rank is None else f", rank {odd.rank}"
     return [Words(text=f"{name} was {odd.value} at {at} (host {odd.host}{rank}) for the first time.", tone="warn")]
 
 
-def _first_odd(material: Material, name: str) -> Sample | None:
+def _find_odd_value(material: Material, name: str) -> Sample | None:
     return next((each for each in material.metrics[name] if not math.isfinite(each.value)), None)
 
 
-def _after(material: Material, sample: Sample) -> str:
-    return f"{duration(sample.time_s - (material.start_s or sample.time_s))} after the start"
+def _describe_time(material: Material, sample: Sample) -> str:
+    return f"{format_duration(sample.time_s - (material.start_s or sample.time_s))} after the start"
 
 
-def _chart(material: Material, name: str, several: bool, *, folded: bool = False) -> Chart:
+def _build_chart(material: Material, name: str, several: bool, *, folded: bool = False) -> Chart:
     found = material.metrics[name]
     by_step = all(each.step is not None for each in found)
     start_s = material.start_s or found[0].time_s
@@ -115,10 +115,10 @@ def _chart(material: Material, name: str, several: bool, *, folded: bool = False
         groups.setdefault((each.host, each.rank), []).append(each)
     lines: list[Line] = []
     for place in sorted(groups, key=lambda each: (-1 if each[1] is None else each[1], each[0]))[:MOST_LINES]:
-        own = _ascending(groups[place]) if by_step else groups[place]
+        own = _sort_by_step(groups[place]) if by_step else groups[place]
         x = [float(each.step or 0) if by_step else each.time_s - start_s for each in own]
         source = f"metrics.jsonl of host {place[0]}, name {name}"
-        lines.append(line(_label(place, several), x, [each.value for each in own], source=source))
+        lines.append(thin_line(_label_line(place, several), x, [each.value for each in own], source=source))
     formula = (
         "Each value as captured from the log, over its step." if by_step else "Each value over the time it was read."
     )
@@ -130,20 +130,20 @@ def _chart(material: Material, name: str, several: bool, *, folded: bool = False
         x=Axis(name="step", kind="step") if by_step else Axis(name="time since the start", unit="s", kind="elapsed"),
         y=Axis(name=name),
         lines=tuple(lines),
-        marks=() if by_step else tuple(marks(material)),
+        marks=() if by_step else tuple(list_marks(material)),
         cursor="step" if by_step else "elapsed",
         formula=formula,
         folded=folded,
     )
 
 
-def _ascending(found: list[Sample]) -> list[Sample]:
+def _sort_by_step(found: list[Sample]) -> list[Sample]:
     """Return *found* by step; a step that was repeated after a restart has its newest value."""
     newest = {each.step: each for each in found}
     return sorted(newest.values(), key=lambda each: each.step or 0)
 
 
-def _label(place: Place, several: bool) -> str:
+def _label_line(place: Place, several: bool) -> str:
     host, rank = place
     if rank is None:
         return host

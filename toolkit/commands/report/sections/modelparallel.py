@@ -22,18 +22,18 @@ BUBBLE = (
 )
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "modelparallel"; none if the job was not model parallel."""
     made: list[Block] = []
     for host in material.job.hosts:
-        made += _decision(host.output / "data" / decisions.FILE)
+        made += _read_decision(host.output / "data" / decisions.FILE)
         if made:
             break  # Every host follows the same decision.
-    steps = [step for host in material.job.hosts for step in _recorded(host.output / "data" / timeline.FOLDER)]
-    return made + (_timeline(steps) if steps else [])
+    steps = [step for host in material.job.hosts for step in _read_steps(host.output / "data" / timeline.FOLDER)]
+    return made + (_build_timeline(steps) if steps else [])
 
 
-def _decision(path: Path) -> list[Block]:
+def _read_decision(path: Path) -> list[Block]:
     if not folders.may_exist(path):
         return []
     try:
@@ -42,10 +42,10 @@ def _decision(path: Path) -> list[Block]:
         return [Words(text=str(error), tone="warn")]
     way = "edited" if decided.is_edited else decided.method
     how = f"Partition ({way}, {decided.devices} partitions)"
-    return [Words(name=how, text=partition.reason(decided)), *partition.blocks(decided)]
+    return [Words(name=how, text=partition.explain_decision(decided)), *partition.build_blocks(decided)]
 
 
-def _recorded(folder: Path) -> list[RankStep]:
+def _read_steps(folder: Path) -> list[RankStep]:
     """Return the recorded steps in *folder*; a line that a killed rank did not finish is left out."""
     found = []
     for path in folders.matching(folder, f"{timeline.PREFIX}*.jsonl", folders.named_elsewhere):
@@ -61,7 +61,7 @@ def _recorded(folder: Path) -> list[RankStep]:
     return found
 
 
-def _timeline(steps: list[RankStep]) -> list[Block]:
+def _build_timeline(steps: list[RankStep]) -> list[Block]:
     """Return the last step that every rank of the first replica recorded, and the memory of all ranks."""
     first = [step for step in steps if step.rdp_rank == min(each.rdp_rank for each in steps)]
     ranks = {step.rank for step in first}
@@ -73,11 +73,11 @@ def _timeline(steps: list[RankStep]) -> list[Block]:
     made: list[Block] = []
     if whole:
         drawn = sorted((step for step in first if step.step == whole[-1]), key=lambda step: (step.pp_rank, step.rank))
-        made.append(_schedule(drawn))
-    return [*made, _memory(steps)]
+        made.append(_build_schedule(drawn))
+    return [*made, _build_memory_table(steps)]
 
 
-def _schedule(steps: list[RankStep]) -> Boxes:
+def _build_schedule(steps: list[RankStep]) -> Boxes:
     boxes = []
     for row, step in enumerate(steps):
         shift_ns = step.wall_ns - step.monotonic_ns
@@ -88,7 +88,7 @@ def _schedule(steps: list[RankStep]) -> Boxes:
                     start=(span.begin_ns + shift_ns) / 1e9,
                     end=(span.end_ns + shift_ns) / 1e9,
                     kind=KINDS.index(span.kind),
-                    mark=_mark(span.kind, span.microbatch),
+                    mark=_choose_mark(span.kind, span.microbatch),
                     label=str(span.microbatch),
                     text=f"{span.kind} of microbatch {span.microbatch}, {(span.end_ns - span.begin_ns) / 1e6:.3g} ms",
                 )
@@ -97,7 +97,7 @@ def _schedule(steps: list[RankStep]) -> Boxes:
     boxes = [msgspec.structs.replace(box, start=box.start - low, end=box.end - low) for box in boxes]
     step = steps[0]
     whole_s = max((box.end for box in boxes), default=0.0)
-    busy_s = sum(_covered_s([box for box in boxes if box.row == row]) for row in range(len(steps)))
+    busy_s = sum(_sum_covered_s([box for box in boxes if box.row == row]) for row in range(len(steps)))
     bubble = 1 - busy_s / (whole_s * len(steps)) if whole_s else 0.0
     stages = len({each.pp_rank for each in steps})
     ideal = (stages - 1) / (step.microbatches + stages - 1)
@@ -110,17 +110,17 @@ def _schedule(steps: list[RankStep]) -> Boxes:
         kinds=KINDS if any(box.kind == 2 for box in boxes) else KINDS[:2],
         key=KEY,
         note=f"Idle share of all partitions (bubble): {100 * bubble:.0f} %; {100 * ideal:.0f} % is the least for "
-        f"{stages} equal partitions and {step.microbatches} microbatches.{_why(steps)}",
+        f"{stages} equal partitions and {step.microbatches} microbatches.{_explain_fallback(steps)}",
         formula=BUBBLE,
     )
 
 
-def _why(steps: list[RankStep]) -> str:
+def _explain_fallback(steps: list[RankStep]) -> str:
     why = next((step.why for step in steps if step.why), "")
     return f" The step ran in the module server, not on torch's schedules: {why}." if why else ""
 
 
-def _covered_s(boxes: list[Box]) -> float:
+def _sum_covered_s(boxes: list[Box]) -> float:
     """Return the time that *boxes* of one device cover: in the module server two may overlap."""
     covered = end = 0.0
     for box in sorted(boxes, key=lambda box: box.start):
@@ -129,11 +129,11 @@ def _covered_s(boxes: list[Box]) -> float:
     return covered
 
 
-def _mark(kind: str, microbatch: int) -> str:
+def _choose_mark(kind: str, microbatch: int) -> str:
     return {"forward": str(microbatch % 10), "backward": chr(ord("a") + microbatch % 26)}.get(kind, "+")
 
 
-def _memory(steps: list[RankStep]) -> Table:
+def _build_memory_table(steps: list[RankStep]) -> Table:
     last = {step.rank: step for step in sorted(steps, key=lambda step: step.step)}
     peak: dict[int, int] = {}
     for step in steps:

@@ -6,7 +6,7 @@ from collections import Counter
 from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.commands.report.model import Block, Cell, Column, Lines, Table, Tone, Words
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.words import duration, first_line, many, utc
+from toolkit.commands.report.sections.words import count_words, first_line, format_duration, format_utc
 from toolkit.job.report import Interruption, seconds_of, spot_words
 from toolkit.series.debugger_names import files_of
 
@@ -32,52 +32,54 @@ UNFINISHED = (
 DEBUGGER_ALONE = "Only SageMaker Debugger's files of this job are here, so that how it ended is not known."
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "outcome"."""
     job = material.job
     made: list[Block] = []
     if job.status not in ("succeeded", "running"):
-        made.append(_cause(job))
-        made += _who(job)
-    made += _when(material)
-    made.append(_hosts(job))
-    made += _interruptions(material)
-    made += _restarts(material)
+        made.append(_build_cause(job))
+        made += _build_place(job)
+    made += _build_times(material)
+    made.append(_build_hosts_table(job))
+    made += _build_interruptions(material)
+    made += _build_restarts(material)
     traceback = job.outcome.cause.traceback if job.outcome and job.status != "succeeded" else ""
     if traceback.strip():
         lines = job.mask(traceback).strip("\n").splitlines()
         cut = lines[-TRACEBACK_LINES:]
         title = "Traceback" if len(cut) == len(lines) else f"Traceback, its last {len(cut)} of {len(lines)} lines"
         made.append(Lines(id="traceback", title=title, lines=tuple(cut)))
-    made += [Words(name="Note", text=job.mask(note), tone="warn") for note in _notes(job)]
+    made += [Words(name="Note", text=job.mask(note), tone="warn") for note in _list_notes(job)]
     return made
 
 
-def summary(material: Material) -> str:
+def summarise(material: Material) -> str:
     """Return what happened to the job in one sentence."""
     job = material.job
-    span = _span(material)
+    span = _describe_span(material)
     if job.status == "succeeded":
         who = "The job" if len(job.hosts) == 1 else f"Each of {len(job.hosts)} hosts"
         counts = ((len(job.restarts), "restart"), (len(job.interruptions), "spot interruption"))
-        told = " and ".join(many(count, word) for count, word in counts if count)
+        told = " and ".join(count_words(count, word) for count, word in counts if count)
         return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {told}' if told else ''}."
     if job.waits_since_s is not None:
         return f"The job was interrupted, and waits for new hosts{f', {span} after its start' if span else ''}."
     if job.status == "running":
-        return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
-    who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")
+        return f"The job runs on {count_words(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
+    who, cause = name_culprit(job), first_line(describe_cause(job)).rstrip(".")
     if job.status == "stopped" and who and "stopped by" in cause:
         who = ""
     at_s = material.failed_s
-    when = f"{duration(at_s - job.start_s)} after the start" if at_s and job.start_s and at_s >= job.start_s else ""
+    when = (
+        f"{format_duration(at_s - job.start_s)} after the start" if at_s and job.start_s and at_s >= job.start_s else ""
+    )
     where = ", ".join(filter(None, (who, when)))
     if job.status == "stopped" and not where:
         return f"{cause[:1].upper()}{cause[1:]}."
     return f"{where[:1].upper()}{where[1:]}: {cause}." if where else f"{cause}."
 
 
-def cause_text(job: JobData) -> str:
+def describe_cause(job: JobData) -> str:
     """Return why the job ended as it did, as whole as it is known."""
     vanished = [host.name for host in job.hosts if host.status == "vanished"]
     if job.status == "failed" and job.failed_host in vanished:
@@ -85,18 +87,18 @@ def cause_text(job: JobData) -> str:
     outcome = job.outcome
     if outcome is not None and outcome.status != "succeeded" and (outcome.cause.text or outcome.text):
         limit = LIMITS.get(job.stopped_by, "")
-        return _as_inside(job, job.mask(limit + (outcome.cause.text or outcome.text)))
+        return _replace_host_paths(job, job.mask(limit + (outcome.cause.text or outcome.text)))
     if job.reason:
         found = _MESSAGE.search(job.reason)
         return found["text"] if found else job.reason.partition(": ")[2] or job.reason
     if job.status == "stopped":
         return f"The platform stopped the job ({job.stopped_by})." if job.stopped_by else "The job was stopped."
     if job.status == "unfinished":
-        return DEBUGGER_ALONE if _debugger_alone(job) else UNFINISHED
+        return DEBUGGER_ALONE if _has_debugger_files_alone(job) else UNFINISHED
     return next((job.mask(host.cause) for host in job.hosts if host.cause), "Nothing says why.")
 
 
-def culprit(job: JobData) -> str:
+def name_culprit(job: JobData) -> str:
     """Return "rank 1 of host algo-2", "host algo-2", or "" where no one is named."""
     host = "" if job.failed_host in ("", "host 1") else job.failed_host
     if any(each.name == host and each.status == "vanished" for each in job.hosts):
@@ -110,7 +112,7 @@ def culprit(job: JobData) -> str:
     return process or (f"host {host}" if host else "")
 
 
-def _as_inside(job: JobData, text: str) -> str:
+def _replace_host_paths(job: JobData, text: str) -> str:
     """Return *text* with /opt/ml for a simulated host's folder: shorter, and as the script's author knows it."""
     for host in job.hosts:
         for folder in dict.fromkeys((host.output.parent, host.output.parent.resolve())):  # It may lie behind a link.
@@ -118,25 +120,25 @@ def _as_inside(job: JobData, text: str) -> str:
     return text
 
 
-def _debugger_alone(job: JobData) -> bool:
+def _has_debugger_files_alone(job: JobData) -> bool:
     if job.status != "unfinished" or not job.hosts:
         return False
     return all(files_of(host.output) and not host.is_measured for host in job.hosts)
 
 
-def _cause(job: JobData) -> Words:
+def _build_cause(job: JobData) -> Words:
     advice = job.outcome.cause.advice if job.outcome else ""
-    if _debugger_alone(job):
+    if _has_debugger_files_alone(job):
         advice = "The platform's description of the job has its status and the reason of a failure."
     elif job.status == "unfinished" and not advice:
         advice = (
             "Look for what killed it: the machine's kernel log (dmesg) for out of memory, the orchestrator's events "
             "for an eviction or a lost node."
         )
-    return Words(name="Cause", text=cause_text(job), tone=TONES[job.status], advice=advice)
+    return Words(name="Cause", text=describe_cause(job), tone=TONES[job.status], advice=advice)
 
 
-def _who(job: JobData) -> list[Block]:
+def _build_place(job: JobData) -> list[Block]:
     outcome = job.outcome
     made: list[Block] = []
     if any(each.name == job.failed_host and each.status == "vanished" for each in job.hosts):
@@ -154,7 +156,7 @@ def _who(job: JobData) -> list[Block]:
         place = ", ".join(filter(None, (f"host {outcome.host}" if outcome.host else "", rank, pid)))
         where = ": ".join(filter(None, (place, cause.ended)))
         if cause.identical_failures:
-            where += f"; {many(cause.identical_failures, 'more rank')} with the same traceback"
+            where += f"; {count_words(cause.identical_failures, 'more rank')} with the same traceback"
         if where:
             made.append(Words(name="Where", text=job.mask(where)))
     if job.exit_code is not None:
@@ -163,36 +165,38 @@ def _who(job: JobData) -> list[Block]:
     return made
 
 
-def _when(material: Material) -> list[Block]:
+def _build_times(material: Material) -> list[Block]:
     job = material.job
     if job.start_s is None:
         return []
-    text = f"started {utc(job.start_s)}"
+    text = f"started {format_utc(job.start_s)}"
     if material.failed_s is not None and material.failed_s >= job.start_s:
-        text += f", failed {utc(material.failed_s)} ({duration(material.failed_s - job.start_s)} after the start)"
+        after = format_duration(material.failed_s - job.start_s)
+        text += f", failed {format_utc(material.failed_s)} ({after} after the start)"
     if job.end_s is not None:
-        text += f", ended {utc(job.end_s)} ({duration(job.end_s - job.start_s)} after the start)"
+        after = format_duration(job.end_s - job.start_s)
+        text += f", ended {format_utc(job.end_s)} ({after} after the start)"
     elif job.status == "running":
-        text += f", has run for {duration(material.now_s - job.start_s)}"
+        text += f", has run for {format_duration(material.now_s - job.start_s)}"
     return [Words(name="Time", text=text)]
 
 
-def _span(material: Material) -> str:
+def _describe_span(material: Material) -> str:
     if material.start_s is None or material.end_s is None:
         return ""
-    return duration(material.end_s - material.start_s)
+    return format_duration(material.end_s - material.start_s)
 
 
-def _hosts(job: JobData) -> Table:
+def _build_hosts_table(job: JobData) -> Table:
     return Table(
         id="hosts",
         title="Hosts",
         columns=(Column(name="host"), Column(name="status"), Column(name="exit code"), Column(name="on this host")),
-        rows=tuple((host.name, host.status, host.exit_code, job.mask(_own(host))) for host in job.hosts),
+        rows=tuple((host.name, host.status, host.exit_code, job.mask(_describe_host(host))) for host in job.hosts),
     )
 
 
-def _own(host: HostData) -> str:
+def _describe_host(host: HostData) -> str:
     """Return what happened on *host* itself, "" if that is all its status says."""
     if host.cause:
         return host.cause
@@ -205,7 +209,7 @@ def _own(host: HostData) -> str:
     return f"{cause.process} {cause.ended}".strip() if cause.ended else first_line(cause.text)
 
 
-def _interruptions(material: Material) -> list[Block]:
+def _build_interruptions(material: Material) -> list[Block]:
     """Return what the spot interruptions of the job were, and what they saved and cost."""
     job = material.job
     if not job.managed_spot or job.was_interrupted or material.start_s is None or material.end_s is None:
@@ -215,7 +219,7 @@ def _interruptions(material: Material) -> list[Block]:
     made: list[Block] = [Words(name="Managed spot training", text="; ".join(words))]
     if not job.interruptions:
         return made
-    rows = tuple(_interruption(number, each) for number, each in enumerate(job.interruptions, 1))
+    rows = tuple(_build_interruption_row(number, each) for number, each in enumerate(job.interruptions, 1))
     columns = (
         Column(name="number"),
         Column(name="SIGTERM"),
@@ -232,34 +236,36 @@ def _interruptions(material: Material) -> list[Block]:
     return [*made, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
 
 
-def _interruption(number: int, each: Interruption) -> tuple[Cell, ...]:
+def _build_interruption_row(number: int, each: Interruption) -> tuple[Cell, ...]:
     stopped_s, ended_s, saved_s, resumed_s = map(
         seconds_of, (each.time, each.end_time, each.checkpoint_time, each.resumed_time)
     )
     codes = Counter(host.exit_code for host in each.hosts.values())
     return (
         number,
-        None if stopped_s is None else utc(stopped_s),
+        None if stopped_s is None else format_utc(stopped_s),
         each.training_seconds,
         None if saved_s is None or ended_s is None else max(ended_s - saved_s, 0.0),
         None if resumed_s is None or ended_s is None else max(resumed_s - ended_s, 0.0),
-        ", ".join(f"{code} ({many(count, 'host')})" if len(codes) > 1 else str(code) for code, count in codes.items()),
+        ", ".join(
+            f"{code} ({count_words(count, 'host')})" if len(codes) > 1 else str(code) for code, count in codes.items()
+        ),
         each.folder,
     )
 
 
-def _restarts(material: Material) -> list[Block]:
+def _build_restarts(material: Material) -> list[Block]:
     job = material.job
     if not job.restarts:
         return []
     rows = tuple(
         (
             restart.attempt,
-            utc(restart.failed_ns / 1e9) if restart.failed_ns else None,
+            format_utc(restart.failed_ns / 1e9) if restart.failed_ns else None,
             restart.host,
             restart.rank if restart.rank is not None else restart.process,
             restart.exit_code,
-            _as_inside(job, job.mask(first_line(restart.cause))),
+            _replace_host_paths(job, job.mask(first_line(restart.cause))),
         )
         for restart in job.restarts
     )
@@ -267,7 +273,7 @@ def _restarts(material: Material) -> list[Block]:
     return [Table(id="restarts", title="Restarts", columns=tuple(Column(name=name) for name in names), rows=rows)]
 
 
-def _notes(job: JobData) -> list[str]:
+def _list_notes(job: JobData) -> list[str]:
     notes = list(job.notes)
     if job.outcome is not None:
         notes += [note for note in job.outcome.notes if note not in notes]

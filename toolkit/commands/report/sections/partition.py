@@ -5,7 +5,7 @@ from itertools import groupby
 
 from toolkit import __version__
 from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Column, Page, Section, Table, Words
-from toolkit.commands.report.sections.words import many
+from toolkit.commands.report.sections.words import count_words
 from toolkit.parallelism import cost
 from toolkit.parallelism.decision import Decision
 from toolkit.parallelism.tree import Module
@@ -18,37 +18,37 @@ ROOT = "(model)"
 SHARE = "Weight x share of the model's memory + (1 - weight) x share of its time, transfers included at both ends."
 
 
-def page(decision: Decision, title: str, *, now_s: float) -> Page:
+def build_page(decision: Decision, title: str, *, now_s: float) -> Page:
     """Return the page of `toolkit partition show`. *now_s*: seconds since the epoch."""
     tree = decision.tree
-    rows = [] if tree is None else _rows(tree, decision)
+    rows = [] if tree is None else _build_module_rows(tree, decision)
     sections = (
-        ("outcome", "Decision", (*_facts(decision), *blocks(decision))),
-        ("modules", "Modules", (_modules(rows),) if rows else ()),
+        ("outcome", "Decision", (*_build_facts(decision), *build_blocks(decision))),
+        ("modules", "Modules", (_build_modules_table(rows),) if rows else ()),
     )
     return Page(
         title=title,
         status="edited" if decision.is_edited else decision.method,
         tone="plain",
-        summary=f"{many(decision.devices, 'partition')}. {reason(decision)}",
+        summary=f"{count_words(decision.devices, 'partition')}. {explain_decision(decision)}",
         sections=tuple(Section(id=name, title=head, blocks=its) for name, head, its in sections if its),
         made_by=f"toolkit {__version__}",
         made_at_s=now_s,
     )
 
 
-def blocks(decision: Decision) -> tuple[Block, ...]:
+def build_blocks(decision: Decision) -> tuple[Block, ...]:
     """Return the drawing of *decision* and its tables of devices and transfers."""
     tree = decision.tree
     if tree is None:
-        return (_named(decision),)
-    made: list[Block] = [_devices(decision, tree), _drawing(decision, tree)]
+        return (_build_assignment_table(decision),)
+    made: list[Block] = [_build_devices_table(decision, tree), _build_drawing(decision, tree)]
     if decision.cuts:
-        made.append(_cuts(decision))
+        made.append(_build_cuts_table(decision))
     return tuple(made)
 
 
-def _facts(decision: Decision) -> tuple[Words, ...]:
+def _build_facts(decision: Decision) -> tuple[Words, ...]:
     facts = (
         ("Method", f"{decision.method}: {METHODS.get(decision.method, 'unknown')}{EDITED * decision.is_edited}"),
         ("Weight of memory", f"{decision.memory_weight:g} (1: memory alone, 0: time alone)"),
@@ -66,7 +66,7 @@ METHODS = {
 }
 
 
-def reason(decision: Decision) -> str:
+def explain_decision(decision: Decision) -> str:
     """Return why the modules are where they are, in a sentence or two."""
     if not decision.is_edited:
         return decision.reason
@@ -74,11 +74,11 @@ def reason(decision: Decision) -> str:
     if decision.tree is None:
         return found
     loads = cost.loads(decision.tree, decision.assignment, decision.devices)
-    share = max(load.cost(scale_of(decision, decision.tree)) for load in loads)
+    share = max(load.cost(measure_scale(decision, decision.tree)) for load in loads)
     return f"{found} Its busiest partition costs {share:.3f} of the model."
 
 
-def scale_of(decision: Decision, tree: Module) -> cost.Scale:
+def measure_scale(decision: Decision, tree: Module) -> cost.Scale:
     """Return what costs are shares of: the whole model's memory, and its computing and transfers."""
     loads = cost.loads(tree, decision.assignment, decision.devices)
     memory = sum(load.parameter_bytes + load.activation_bytes for load in loads)
@@ -87,9 +87,9 @@ def scale_of(decision: Decision, tree: Module) -> cost.Scale:
     return cost.Scale(memory, time_s, decision.memory_weight if is_timed else 1.0)
 
 
-def _devices(decision: Decision, tree: Module) -> Table:
+def _build_devices_table(decision: Decision, tree: Module) -> Table:
     loads = cost.loads(tree, decision.assignment, decision.devices)
-    scale = scale_of(decision, tree)
+    scale = measure_scale(decision, tree)
     where = cost.devices_of(tree, decision.assignment)
     owners = [where[module.name] for module in tree.walk() if cost.own(module).parameter_bytes]
     shares = [load.cost(scale) for load in loads]
@@ -123,26 +123,26 @@ def _devices(decision: Decision, tree: Module) -> Table:
     )
 
 
-def _drawing(decision: Decision, tree: Module) -> Boxes:
+def _build_drawing(decision: Decision, tree: Module) -> Boxes:
     """Return the tree as boxes in rows, each as wide as its cost; the first row has the devices."""
     where = cost.devices_of(tree, decision.assignment)
-    scale = scale_of(decision, tree)
+    scale = measure_scale(decision, tree)
     levels: list[list[Box]] = [[] for _ in range(LEVELS + 1)]
 
     def visit(module: Module, level: int, start: float) -> float:
         """Add the boxes of *module*, which begins at *start*; return its end."""
         alone = cost.own(module)
         at = start + 100 * scale.cost(alone.memory_bytes, alone.compute_s)
-        _devices_row(levels[0], where[module.name], start, at)
+        _extend_devices_row(levels[0], where[module.name], start, at)
         for child in module.children:
             at = visit(child, level + 1, at)
         if 1 <= level <= LEVELS and at - start >= LEAST:
-            levels[level].append(_box(module, level, where[module.name], start, at))
+            levels[level].append(_build_box(module, level, where[module.name], start, at))
         return at
 
     visit(tree, 0, 0.0)
     rows = [row for row in levels if row]
-    boxes = [box for number, row in enumerate(rows) for box in _placed(row, number)]
+    boxes = [box for number, row in enumerate(rows) for box in _set_row(row, number)]
     return Boxes(
         id="partition",
         title="Modules by partition, in order of execution, as wide as their cost",
@@ -155,7 +155,7 @@ def _drawing(decision: Decision, tree: Module) -> Boxes:
     )
 
 
-def _box(module: Module, level: int, device: int, start: float, end: float) -> Box:
+def _build_box(module: Module, level: int, device: int, start: float, end: float) -> Box:
     return Box(
         row=level,
         start=start,
@@ -167,7 +167,7 @@ def _box(module: Module, level: int, device: int, start: float, end: float) -> B
     )
 
 
-def _devices_row(row: list[Box], device: int, start: float, end: float) -> None:
+def _extend_devices_row(row: list[Box], device: int, start: float, end: float) -> None:
     """Add what lies from *start* to *end* on *device* to the row of devices; neighbours on one device are one box."""
     if end <= start:
         return
@@ -186,13 +186,13 @@ def _devices_row(row: list[Box], device: int, start: float, end: float) -> None:
     )
 
 
-def _placed(row: Sequence[Box], number: int) -> Iterator[Box]:
+def _set_row(row: Sequence[Box], number: int) -> Iterator[Box]:
     import msgspec
 
     return (msgspec.structs.replace(box, row=number) for box in row)
 
 
-def _rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
+def _build_module_rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
     """Return the rows of the table of modules: a module whole on one device is one row, and so are siblings in a row
     of one class on one device."""
     where = cost.devices_of(tree, decision.assignment)
@@ -202,7 +202,7 @@ def _rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
         return all(where[each.name] == where[module.name] for each in module.walk())
 
     def visit(module: Module, depth: int) -> None:
-        rows.append(_row([module], depth, str(where[module.name])))
+        rows.append(_build_module_row([module], depth, str(where[module.name])))
         if is_whole(module):
             return
         for (kind, whole, device), run in groupby(
@@ -210,7 +210,7 @@ def _rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
         ):
             siblings = list(run)
             if whole and len(siblings) > 1 and kind:
-                rows.append(_row(siblings, depth + 1, str(device)))
+                rows.append(_build_module_row(siblings, depth + 1, str(device)))
             else:
                 for child in siblings:
                     visit(child, depth + 1)
@@ -219,7 +219,7 @@ def _rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def _row(siblings: list[Module], depth: int, device: str) -> tuple[Cell, ...]:
+def _build_module_row(siblings: list[Module], depth: int, device: str) -> tuple[Cell, ...]:
     first, last = siblings[0].name, siblings[-1].name.rpartition(".")[2]
     name = first or ROOT if len(siblings) == 1 else f"{first} to {last}"
     return (
@@ -232,7 +232,7 @@ def _row(siblings: list[Module], depth: int, device: str) -> tuple[Cell, ...]:
     )
 
 
-def _modules(rows: list[tuple[Cell, ...]]) -> Table:
+def _build_modules_table(rows: list[tuple[Cell, ...]]) -> Table:
     return Table(
         id="tree",
         title="The tree, down to what is whole in one partition",
@@ -249,7 +249,7 @@ def _modules(rows: list[tuple[Cell, ...]]) -> Table:
     )
 
 
-def _cuts(decision: Decision) -> Table:
+def _build_cuts_table(decision: Decision) -> Table:
     return Table(
         id="cuts",
         title="What crosses in one forward pass of one microbatch",
@@ -263,13 +263,13 @@ def _cuts(decision: Decision) -> Table:
     )
 
 
-def _named(decided: Decision) -> Table:
+def _build_assignment_table(decided: Decision) -> Table:
     """Return the assignment alone, for a decision without a tree."""
     rows: list[tuple[Cell, ...]] = []
     for device in range(decided.devices):
         names = [name or "(root)" for name, its in decided.assignment.items() if its == device]
         crossing = sum(cut.bytes for cut in decided.cuts if cut.source == device)
-        rows.append((device, _shortened(names), crossing if decided.cuts else None))
+        rows.append((device, _shorten_names(names), crossing if decided.cuts else None))
     return Table(
         id="partition",
         title="Modules by partition",
@@ -283,7 +283,7 @@ def _named(decided: Decision) -> Table:
     )
 
 
-def _shortened(names: list[str], most: int = 6) -> str:
+def _shorten_names(names: list[str], most: int = 6) -> str:
     if len(names) <= most:
         return ", ".join(names) or "(none)"
     return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} in all)"

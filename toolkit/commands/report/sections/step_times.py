@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, HeatMap, Line, Table, Words
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.thin import line
-from toolkit.commands.report.sections.words import duration
+from toolkit.commands.report.sections.thin import thin_line
+from toolkit.commands.report.sections.words import format_duration
 from toolkit.series.arrays import numpy
 
 if TYPE_CHECKING:
@@ -26,25 +26,25 @@ PARTS = (
 OWN = "Step time less what the rank spent in backward and optimizer beyond the fastest rank of that step (its wait)."
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "steps"."""
     if not material.steps:
         return [Words(text=MISSING if material.samples else material.why_unmeasured)]
     ranks = material.ranks
-    made: list[Block] = [_table(ranks), _lines(material, ranks)]
-    made += _distribution(ranks)
-    made += _outliers(material, ranks)
-    made += _heat_map(ranks)
+    made: list[Block] = [_build_table(ranks), _build_chart(material, ranks)]
+    made += _build_distribution(ranks)
+    made += _build_outliers(material, ranks)
+    made += _build_heat_map(ranks)
     return made
 
 
-def _table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
+def _build_table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
     np = numpy()
     rows: list[tuple[Cell, ...]] = []
     for rank, (host, table) in sorted(ranks.items()):
         known = table.step_s[~np.isnan(table.step_s)]
         spread = np.quantile(known, (0.5, 0.95, 1.0)).tolist() if len(known) else [None] * 3
-        means = [_mean(getattr(table, name)) for name, _ in PARTS]
+        means = [_measured_mean(getattr(table, name)) for name, _ in PARTS]
         rows.append((rank, host, len(table), *spread, *means))
     heads = (("rank", ""), ("host", ""), ("steps", ""), ("median", "s"), ("95 %", "s"), ("longest", "s"))
     return Table(
@@ -59,10 +59,10 @@ def _table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
     )
 
 
-def _lines(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> Chart:
+def _build_chart(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> Chart:
     start_s = material.start_s or min(float(table.end_s[0]) for _, table in ranks.values())
     lines = [
-        line(
+        thin_line(
             f"rank {rank}",
             (table.end_s - start_s).tolist(),
             table.step_s.tolist(),
@@ -81,7 +81,7 @@ def _lines(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> Cha
     )
 
 
-def _distribution(ranks: "dict[int, tuple[str, StepTable]]") -> list[Chart]:
+def _build_distribution(ranks: "dict[int, tuple[str, StepTable]]") -> list[Chart]:
     np = numpy()
     every = np.concatenate([table.step_s for _, table in ranks.values()])
     every = every[~np.isnan(every)]
@@ -107,7 +107,7 @@ def _distribution(ranks: "dict[int, tuple[str, StepTable]]") -> list[Chart]:
     ]
 
 
-def _outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> list[Block]:
+def _build_outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> list[Block]:
     np = numpy()
     found: list[tuple[float, tuple[Cell, ...]]] = []
     start_s = material.start_s or 0.0
@@ -122,8 +122,15 @@ def _outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> 
             took = float(table.step_s[at])
             if took < 2 * median:
                 break
-            row = (int(table.step[at]), rank, host, duration(float(table.end_s[at]) - start_s), took, took / median)
-            found.append((took, (*row, _most(table, at, usual))))
+            row = (
+                int(table.step[at]),
+                rank,
+                host,
+                format_duration(float(table.end_s[at]) - start_s),
+                took,
+                took / median,
+            )
+            found.append((took, (*row, _find_longest_part(table, at, usual))))
     if not found:
         return [Words(text="No step took twice the median of its rank.")]
     found.sort(key=lambda each: -each[0])
@@ -147,14 +154,14 @@ def _outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> 
     ]
 
 
-def _most(table: "StepTable", at: int, usual: dict[str, float]) -> str:
+def _find_longest_part(table: "StepTable", at: int, usual: dict[str, float]) -> str:
     """Return the part of a step that took most beyond its mean, with the seconds."""
     beyond = [(float(getattr(table, name)[at]) - usual[name], label) for name, label in PARTS]
     best = max((each for each in beyond if each[0] == each[0]), default=(0.0, ""))
-    return f"{best[1]}, {duration(best[0])}" if best[0] > 0 else "what is not measured"
+    return f"{best[1]}, {format_duration(best[0])}" if best[0] > 0 else "what is not measured"
 
 
-def _heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
+def _build_heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
     np = numpy()
     steps = np.unique(np.concatenate([table.step for _, table in ranks.values()]))
     if len(steps) < 2:
@@ -162,7 +169,7 @@ def _heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
     per = -(-len(steps) // COLUMNS)
     columns = steps[::per]
     grid = np.full((len(ranks), len(columns)), np.nan)
-    own = _own(ranks, steps)
+    own = _subtract_waits(ranks, steps)
     for row, rank in enumerate(sorted(ranks)):
         place = np.searchsorted(steps, ranks[rank][1].step) // per
         known = ~np.isnan(own[rank])
@@ -186,7 +193,7 @@ def _heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
     ]
 
 
-def _own(ranks: "dict[int, tuple[str, StepTable]]", steps: Any) -> "dict[int, Any]":
+def _subtract_waits(ranks: "dict[int, tuple[str, StepTable]]", steps: Any) -> "dict[int, Any]":
     """Return the step times of each rank, less what it waited for others in backward and optimizer."""
     np = numpy()
     least = np.full(len(steps), np.inf)
@@ -202,7 +209,7 @@ def _own(ranks: "dict[int, tuple[str, StepTable]]", steps: Any) -> "dict[int, An
     }
 
 
-def _mean(values: Any) -> float | None:
+def _measured_mean(values: Any) -> float | None:
     np = numpy()
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.commands.report.model import Block, Chart, Line, Mark, Words
-from toolkit.commands.report.sections.lines import Window, chart, heat_map, line
-from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.lines import Window, build_chart, build_heat_map, build_line
+from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
 
 if TYPE_CHECKING:
@@ -81,24 +81,24 @@ IN_PERCENT = ("Memory", "percent", "Share of the memory, as SageMaker Debugger c
 GPU_IN_PERCENT = ("GPU memory", "percent", "memory_used_percent")
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "system"."""
     if not material.samples:
         return [Words(text=material.why_unmeasured)]
     made: list[Block] = []
     for host, samples in list(material.samples.items())[:MOST_HOSTS]:
-        made += of_host(material, host, samples)
+        made += build_host_blocks(material, host, samples)
     if len(material.samples) > MOST_HOSTS:
         made.append(Words(text=f"The other {len(material.samples) - MOST_HOSTS} hosts are not shown."))
     return made
 
 
-def of_host(material: Material, host: str, samples: "Samples") -> list[Block]:
+def build_host_blocks(material: Material, host: str, samples: "Samples") -> list[Block]:
     """Return the charts and the heat map of one host over the whole job."""
     window = samples.span()
     if window is None:
         return []
-    found = tuple(marks(material, elapsed=False))
+    found = tuple(list_marks(material, elapsed=False))
     source = f"monitor/samples of host {host}"
     made: list[Block] = []
     for title, unit, formula, columns in CHARTS:
@@ -106,26 +106,28 @@ def of_host(material: Material, host: str, samples: "Samples") -> list[Block]:
             title, unit, formula = IN_PERCENT
             columns = (("memory/container/used_percent", "used", True),)
         lines = (
-            line(samples, column, label, window, source=f"{source}, {column}", shown=shown)
+            build_line(samples, column, label, window, source=f"{source}, {column}", shown=shown)
             for column, label, shown in columns
         )
         name = f"{host}-{title.lower()}"
-        made += chart(name, f"{title} of {host}", unit, lines, cursor="system", marks=found, formula=formula)
-    made += gpu_charts(host, samples, window, found)
-    made += rank_chart(host, samples, window, found)
-    rows = [(f"core {number}", f"cpu/core{number}/used_percent") for number in numbers(samples, _CORE)]
-    rows += [(f"GPU {number}", f"gpu/{number}/used_percent") for number in numbers(samples, _GPU)]
-    made += heat_map(f"{host}-heat", f"Cores and GPUs of {host}", samples, rows, window, cursor="system", marks=found)
+        made += build_chart(name, f"{title} of {host}", unit, lines, cursor="system", marks=found, formula=formula)
+    made += build_gpu_charts(host, samples, window, found)
+    made += build_rank_chart(host, samples, window, found)
+    rows = [(f"core {number}", f"cpu/core{number}/used_percent") for number in list_numbers(samples, _CORE)]
+    rows += [(f"GPU {number}", f"gpu/{number}/used_percent") for number in list_numbers(samples, _GPU)]
+    made += build_heat_map(
+        f"{host}-heat", f"Cores and GPUs of {host}", samples, rows, window, cursor="system", marks=found
+    )
     return made
 
 
-def gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+def build_gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
     """Return a chart for each quantity that the GPUs of *host* report."""
-    gpus = numbers(samples, _GPU)
+    gpus = list_numbers(samples, _GPU)
     made = []
     for title, unit, metric in GPU_CHARTS:
         lines: list[Line | None] = [
-            line(
+            build_line(
                 samples,
                 f"gpu/{gpu}/{metric}",
                 f"GPU {gpu}",
@@ -137,20 +139,21 @@ def gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Ma
         if metric == "memory_used_bytes" and not any(lines):
             title, unit, metric = GPU_IN_PERCENT
             lines = [
-                line(samples, f"gpu/{gpu}/{metric}", f"GPU {gpu}", window, source=f"gpu/{gpu}/{metric}") for gpu in gpus
+                build_line(samples, f"gpu/{gpu}/{metric}", f"GPU {gpu}", window, source=f"gpu/{gpu}/{metric}")
+                for gpu in gpus
             ]
-        made += chart(
+        made += build_chart(
             f"{host}-{metric}", f"{title} of {host}", unit, lines, cursor="system", marks=found, formula="From NVML."
         )
     return made
 
 
-def rank_chart(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+def build_rank_chart(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
     """Return the memory of each rank of *host*, with its children."""
-    ranks = numbers(samples, re.compile(r"rank/(\d+)/memory_bytes"))
-    lines = [line(samples, f"rank/{rank}/memory_bytes", f"rank {rank}", window) for rank in ranks]
+    ranks = list_numbers(samples, re.compile(r"rank/(\d+)/memory_bytes"))
+    lines = [build_line(samples, f"rank/{rank}/memory_bytes", f"rank {rank}", window) for rank in ranks]
     formula = "Resident memory of the rank and its children."
-    return chart(
+    return build_chart(
         f"{host}-rank-memory",
         f"Memory of the ranks of {host}",
         "bytes",
@@ -161,7 +164,7 @@ def rank_chart(host: str, samples: "Samples", window: Window, found: Sequence[Ma
     )
 
 
-def numbers(samples: "Samples", pattern: re.Pattern[str]) -> list[int]:
+def list_numbers(samples: "Samples", pattern: re.Pattern[str]) -> list[int]:
     """Return the numbers in the names of columns that *pattern* matches, ascending."""
     found = (pattern.fullmatch(column.name) for column in samples.columns)
     return sorted({int(match[1]) for match in found if match})

@@ -9,7 +9,7 @@ from toolkit.commands.report.model import Line
 POINTS = 600  # Of a line: a chart is about so many pixels wide.
 
 
-def line(
+def thin_line(
     name: str,
     x: Sequence[float],
     y: Sequence[float],

@@ -1,11 +1,11 @@
 """What happened when, on which host: one list of all hosts' events, and the processes that ran."""
 
 from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Table, Words
-from toolkit.commands.report.sections.findings import label
-from toolkit.commands.report.sections.marks import marks
+from toolkit.commands.report.sections.findings import label_finding
+from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.outcome import cause_text
-from toolkit.commands.report.sections.words import duration, first_line, utc
+from toolkit.commands.report.sections.outcome import describe_cause
+from toolkit.commands.report.sections.words import first_line, format_duration, format_utc
 from toolkit.diagnosis.folding import folded
 from toolkit.job.report import seconds_of
 
@@ -15,23 +15,24 @@ MISSING = "Nothing says when the processes of this job began or ended: it left n
 Event = tuple[float, str, str]
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "timeline"."""
-    events = sorted(_events(material))
+    events = sorted(_list_events(material))
     if not events:
         return [Words(text=MISSING)]
     start_s = material.start_s if material.start_s is not None else events[0][0]
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (utc(at_s), duration(at_s - start_s), host, material.job.mask(text)) for at_s, host, text in _shortened(events)
+        (format_utc(at_s), format_duration(at_s - start_s), host, material.job.mask(text))
+        for at_s, host, text in _shorten_events(events)
     )
     names = ("time", "after the start", "host", "event")
     made: list[Block] = [
         Table(id="events", title="Events", columns=tuple(Column(name=name) for name in names), rows=rows)
     ]
-    return made + _running(material, start_s)
+    return made + _build_running_chart(material, start_s)
 
 
-def _events(material: Material) -> list[Event]:
+def _list_events(material: Material) -> list[Event]:
     job = material.job
     found: list[Event] = []
     if material.start_s is not None:
@@ -66,18 +67,18 @@ def _events(material: Material) -> list[Event]:
         (
             each.finding.start_s,
             "" if each.others else each.finding.host,
-            f"finding: {label(each, restarted=bool(job.restarts))}",
+            f"finding: {label_finding(each, restarted=bool(job.restarts))}",
         )
         for each in folded(material.findings)
     ]
     if material.failed_s is not None:
-        found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(cause_text(job))}"))
+        found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))
     if job.end_s is not None:
         found.append((job.end_s, "", f"the job ends ({job.status})"))
     return found
 
 
-def _shortened(events: list[Event]) -> list[Event]:
+def _shorten_events(events: list[Event]) -> list[Event]:
     """Return *events* without the middle of a very long list."""
     if len(events) <= MOST_EVENTS:
         return events
@@ -86,7 +87,7 @@ def _shortened(events: list[Event]) -> list[Event]:
     return [*events[:half], (events[half][0], "", f"({left} more events)"), *events[-half:]]
 
 
-def _running(material: Material, start_s: float) -> list[Block]:
+def _build_running_chart(material: Material, start_s: float) -> list[Block]:
     lines = []
     for host in material.job.hosts[:MOST_LINES]:
         changes: list[tuple[float, int]] = []
@@ -108,7 +109,7 @@ def _running(material: Material, start_s: float) -> list[Block]:
             x=Axis(name="time since the start", unit="s", kind="elapsed"),
             y=Axis(name="ranks", low=0.0),
             lines=tuple(lines),
-            marks=tuple(marks(material)),
+            marks=tuple(list_marks(material)),
             cursor="elapsed",
             formula="Ranks that were started and had not ended, of the last attempt.",
         )

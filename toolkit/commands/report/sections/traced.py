@@ -16,7 +16,7 @@ MOST_PAIRS = 3
 _Request = tuple[str, int, int]
 
 
-class Pair(Record, frozen=True, kw_only=True):
+class TracePair(Record, frozen=True, kw_only=True):
     """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's.
 
     `attempt`: of the ranks, 0 for the first.
@@ -40,7 +40,7 @@ class Pair(Record, frozen=True, kw_only=True):
         return None
 
 
-class Traced(Record, frozen=True, kw_only=True):
+class TracedJob(Record, frozen=True, kw_only=True):
     """What was traced. `window`: the name of the newest window; `traces`: of its ranks, at most MOST_RANKS.
 
     `ranks`: how many traced it. `pairs`: requests that exactly two ranks answered, by time. `unread`: why files could
@@ -51,11 +51,11 @@ class Traced(Record, frozen=True, kw_only=True):
     window: str = ""
     traces: tuple[Trace, ...] = ()
     ranks: int = 0
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[TracePair, ...] = ()
     unread: tuple[str, ...] = ()
 
 
-def read(job: JobData) -> Traced:
+def read_traces(job: JobData) -> TracedJob:
     """Return the traces of *job*."""
     listings: list[Listing] = []
     groups: dict[str, list[TraceFile]] = {}
@@ -70,19 +70,19 @@ def read(job: JobData) -> Traced:
                 where = host.name if each.window.request > 0 else ""  # Negative: asked for on all hosts.
                 requests.setdefault((where, each.window.request, attempt), []).append((host.name, each))
     unread: list[str] = []
-    newest = _shown(groups)
+    newest = _choose_group(groups)
     files = groups.get(newest, [])
-    return Traced(
+    return TracedJob(
         listings=tuple(listings),
         window=newest,
-        traces=tuple(trace for file in files[:MOST_RANKS] if (trace := _trace(file, unread)) is not None),
+        traces=tuple(trace for file in files[:MOST_RANKS] if (trace := _read_trace(file, unread)) is not None),
         ranks=len(files),
-        pairs=_pairs(requests, unread),
+        pairs=_read_pairs(requests, unread),
         unread=tuple(unread),
     )
 
 
-def _shown(groups: dict[str, list[TraceFile]]) -> str:
+def _choose_group(groups: dict[str, list[TraceFile]]) -> str:
     """Return the group that says most of the job: of the most ranks; then one that the job asked for, not a request for
     a slow rank; then the newest."""
     return max(
@@ -92,7 +92,7 @@ def _shown(groups: dict[str, list[TraceFile]]) -> str:
     )
 
 
-def _pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[Pair, ...]:
+def _read_pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[TracePair, ...]:
     """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
     asked = [
         (attempt, files)
@@ -102,11 +102,11 @@ def _pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[s
     pairs = []
     for attempt, files in sorted(asked, key=lambda each: each[1][1][1].window.start_s)[-MOST_PAIRS:]:
         (first_host, one), (second_host, two) = sorted(files, key=lambda each: each[1].window.start_s)
-        first, second = _trace(one, unread), _trace(two, unread)
+        first, second = _read_trace(one, unread), _read_trace(two, unread)
         if first is None or second is None or one.rank is None or two.rank is None:
             continue
         pairs.append(
-            Pair(
+            TracePair(
                 window=one.group,
                 first=first,
                 second=second,
@@ -120,7 +120,7 @@ def _pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[s
     return tuple(pairs)
 
 
-def _trace(file: TraceFile, unread: list[str]) -> Trace | None:
+def _read_trace(file: TraceFile, unread: list[str]) -> Trace | None:
     try:
         return chrome.read(file.path)
     except (UserError, OSError) as error:

@@ -7,9 +7,9 @@ from pathlib import Path
 from toolkit import folders
 from toolkit.commands.jobs.data import JobData
 from toolkit.commands.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
-from toolkit.commands.report.sections.ledger import NAMES, Facts, divide
+from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.words import duration, many
+from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.job.outcome import Exit
 
 TITLES: dict[str, tuple[str, Tone, str]] = {
@@ -44,7 +44,7 @@ MISSING = (
 )
 
 
-def blocks(material: Material) -> list[Block]:
+def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "where-time-went"."""
     job = material.job
     total_s = job.billable(material.now_s)
@@ -54,9 +54,9 @@ def blocks(material: Material) -> list[Block]:
         material if each is job else Material(each, now_s=material.now_s, price=material.price) for each in job.starts()
     ]
     starts = [each for each in starts if each.start_s is not None and each.end_s is not None]
-    facts = [facts_of(each) for each in starts]
+    facts = [measure_times(each) for each in starts]
     divided = [
-        divide(each, [host.name for host in start.job.hosts], start.steps)
+        divide_time(each, [host.name for host in start.job.hosts], start.steps)
         for each, start in zip(facts, starts, strict=True)
     ]
     parts = {name: sum(each[name] for start in divided for each in start.values()) for name in NAMES}
@@ -72,65 +72,66 @@ def blocks(material: Material) -> list[Block]:
             parts=tuple(
                 Part(name=TITLES[name][0], value=parts[name], formula=TITLES[name][2], tone=TITLES[name][1])
                 if name in TITLES
-                else Part(name=name, value=parts[name], formula=_unexplained(material))
+                else Part(name=name, value=parts[name], formula=_explain_rest(material))
                 for name in parts
             ),
             total=total_s,
-            note=f"{_hosts(len(job.hosts), total_s)} {_note(starts, facts)}",
+            note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, facts)}",
         )
     ]
     if material.price is not None:
-        made.append(_money(parts, total_s, material.price))
+        made.append(_build_money_table(parts, total_s, material.price))
     if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
-        made.append(
-            Words(text=f"The steps of this job were not measured, so most of it is unexplained. {_why(material)}")
-        )
+        reason = _explain_missing_steps(material)
+        made.append(Words(text=f"The steps of this job were not measured, so most of it is unexplained. {reason}"))
     elif material.steps and (missing := [host.name for host in job.hosts if host.name not in material.steps]):
         made.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
     return made
 
 
-def facts_of(material: Material) -> Facts:
+def measure_times(material: Material) -> JobTimes:
     """Return the times by which the ledger divides."""
     job = material.job
     assert material.start_s is not None and material.end_s is not None
     if job.was_interrupted:
-        return Facts(
+        return JobTimes(
             start_s=material.start_s,
             end_s=material.end_s,
-            failures=(*_restarted(job), material.end_s),
+            failures=(*_list_failures(job), material.end_s),
             failed=True,
             saved=() if job.checkpoint_s is None else (job.checkpoint_s,),
-            ranks_began=_began(job),
+            ranks_began=_list_rank_starts(job),
             interrupted=True,
         )
-    failures = _restarted(job)
-    ended_s = _failed_s(material)
+    failures = _list_failures(job)
+    ended_s = _find_failure_s(material)
     if ended_s is not None:
         failures.append(ended_s)
-    return Facts(
+    return JobTimes(
         start_s=material.start_s,
         end_s=material.end_s,
         failures=tuple(sorted(failures)),
         failed=ended_s is not None,
-        saved=tuple(sorted({at for host in job.hosts for at in _saved(host.output.parent / "checkpoints")})),
-        ranks_began=_began(job),
+        saved=tuple(sorted({at for host in job.hosts for at in _list_write_times(host.output.parent / "checkpoints")})),
+        ranks_began=_list_rank_starts(job),
     )
 
 
-def _restarted(job: JobData) -> list[float]:
+def _list_failures(job: JobData) -> list[float]:
     """Return when the attempts failed that restarts of the ranks followed."""
     return [restart.failed_ns / 1e9 for restart in job.restarts if restart.failed_ns]
 
 
-def _began(job: JobData) -> dict[str, float]:
+def _list_rank_starts(job: JobData) -> dict[str, float]:
     """Return when the first rank of each host was started."""
     return {
-        host.name: min(starts) / 1e9 for host in job.hosts if host.outcome and (starts := _starts(host.outcome.exits))
+        host.name: min(starts) / 1e9
+        for host in job.hosts
+        if host.outcome and (starts := _list_process_starts(host.outcome.exits))
     }
 
 
-def _starts(exits: Sequence[Exit]) -> list[int]:
+def _list_process_starts(exits: Sequence[Exit]) -> list[int]:
     """Return when the ranks were started; of a script without ranks, when its processes were.
 
     Where the installation failed, no rank was started: its end, since until then all was start-up.
@@ -141,7 +142,7 @@ def _starts(exits: Sequence[Exit]) -> list[int]:
     return [each.started_ns for each in known if each.rank is not None] or [each.started_ns for each in known]
 
 
-def _failed_s(material: Material) -> float | None:
+def _find_failure_s(material: Material) -> float | None:
     """Return when the job failed: a hang with its last step; a vanished host with its last sample."""
     job = material.job
     if job.status in ("succeeded", "running"):
@@ -151,7 +152,7 @@ def _failed_s(material: Material) -> float | None:
     return material.failed_s
 
 
-def _saved(folder: Path) -> set[float]:
+def _list_write_times(folder: Path) -> set[float]:
     """Return when the files below *folder* were last written."""
     written = set()
     for entry in folders.walk(folder, folders.named_elsewhere):
@@ -164,34 +165,34 @@ def _saved(folder: Path) -> set[float]:
     return written
 
 
-def _unexplained(material: Material) -> str:
+def _explain_rest(material: Material) -> str:
     if not material.steps:
         return "the whole less all other parts; without measured steps that is most of it"
     return "the whole less all other parts: what ranks did between and after their steps, and outside of them"
 
 
-def _hosts(count: int, total_s: float) -> str:
-    return f"{many(count, 'host')}, {duration(total_s / count)}{' each' if count > 1 else ''}."
+def _describe_hosts(count: int, total_s: float) -> str:
+    return f"{count_words(count, 'host')}, {format_duration(total_s / count)}{' each' if count > 1 else ''}."
 
 
-def _note(starts: Sequence[Material], facts: Sequence[Facts]) -> str:
+def _build_note(starts: Sequence[Material], facts: Sequence[JobTimes]) -> str:
     note = "The parts add up to the seconds that are paid for."
     if len(starts) > 1:
         note += f" They are of all {len(starts)} starts; nothing is paid between an interruption and the next start."
-    if any(_lost_all(each, start) for each, start in zip(facts, starts, strict=True)):
+    if any(_lost_everything(each, start) for each, start in zip(facts, starts, strict=True)):
         which = "an interruption" if any(each.interrupted for each in facts) else "a failure"
         note += f" No checkpoint was seen, so all steps before {which} are lost."
     return note
 
 
-def _lost_all(facts: Facts, material: Material) -> bool:
+def _lost_everything(facts: JobTimes, material: Material) -> bool:
     """True if something was lost and no checkpoint was seen before."""
     if not facts.failures or not material.steps or facts.saved:
         return False
     return facts.interrupted or not any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values())
 
 
-def _why(material: Material) -> str:
+def _explain_missing_steps(material: Material) -> str:
     if material.samples:
         return (
             "Steps are seen where the script uses a torch optimizer, Keras, smppy.annotate or "
@@ -200,7 +201,7 @@ def _why(material: Material) -> str:
     return material.why_unmeasured
 
 
-def _money(parts: dict[str, float], total_s: float, price: float) -> Table:
+def _build_money_table(parts: dict[str, float], total_s: float, price: float) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (TITLES[name][0] if name in TITLES else name, seconds, seconds / total_s * 100, seconds / 3600 * price)
         for name, seconds in parts.items()

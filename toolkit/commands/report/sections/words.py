@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
-def utc(at_s: float) -> str:
+def format_utc(at_s: float) -> str:
     """Return "2026-01-31 12:00:00 UTC"; "at an unknown time" for what no calendar has, as a damaged file may say."""
     try:
         return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -13,10 +13,10 @@ def utc(at_s: float) -> str:
         return "at an unknown time"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return *seconds* for reading: "0.25 s", "12.5 s", "3 min 20 s", "2 h 05 min", "1 d 3 h"."""
     if seconds < 0:
-        return f"-{duration(-seconds)}"
+        return f"-{format_duration(-seconds)}"
     if seconds < MINUTE:
         return f"{seconds:.3g} s" if seconds < 10 else f"{seconds:.1f} s"
     if seconds < HOUR:
@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // DAY)} d {int(seconds % DAY // HOUR)} h"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return *value* with four significant digits, "?" for None; large numbers with separators."""
     if value is None:
         return "?"
@@ -35,12 +35,12 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def many(count: int, one: str, more: str = "") -> str:
+def count_words(count: int, one: str, more: str = "") -> str:
     """Return "1 host", "2,000 hosts"; *more* is an irregular plural of *one*."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Return a number of bytes as "1.5 GiB"."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":

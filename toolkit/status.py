@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Listener(Protocol):
-        """What the step timer offers: it is told of heartbeats and of contexts for checkpoints."""
+        """The methods of the step timer that heartbeats and contexts for checkpoints call."""
 
         def beat(self, step: int) -> None: ...
 
@@ -50,13 +50,13 @@ _LAST_NS = 30_000_000_000
 
 def stop_requested() -> bool:
     """True once the job has been asked to stop."""
-    return _asked() is not None
+    return _read_stop() is not None
 
 
 def time_left_s() -> float | None:
     """Return the seconds until SIGKILL, 0.0 or more; None if no stop is requested."""
-    asked = _asked()
-    return None if asked is None else max(0.0, (asked[1] - time.monotonic_ns()) / 1e9)
+    stop = _read_stop()
+    return None if stop is None else max(0.0, (stop[1] - time.monotonic_ns()) / 1e9)
 
 
 def should_stop(step: int) -> bool:
@@ -66,17 +66,17 @@ def should_stop(step: int) -> bool:
     the stop request, a step that no rank has passed. A rank that is too slow to reach that step gets True in the last
     third of the grace, at most 30 s before SIGKILL, whatever its step, so that it can still save.
     """
-    here = _whole(step)
+    reached = _page_step(step)
     page = _page()
-    if page is not None and here not in (page.step, layout.NONE):
-        page.beat(here)
+    if page is not None and reached not in (page.step, layout.NONE):
+        page.beat(reached)
         if _listener is not None:
-            _listener.beat(here)
-    asked = _asked()
-    if asked is None:
+            _listener.beat(reached)
+    stop = _read_stop()
+    if stop is None:
         return False
-    requested_ns, deadline_ns, _, stop_step = asked
-    if stop_step != layout.NONE and (stop_step <= here or here == layout.NONE):
+    requested_ns, deadline_ns, _, stop_step = stop
+    if stop_step != layout.NONE and (stop_step <= reached or reached == layout.NONE):
         return True
     return time.monotonic_ns() >= deadline_ns - min(_LAST_NS, (deadline_ns - requested_ns) // 3)
 
@@ -84,10 +84,10 @@ def should_stop(step: int) -> bool:
 def heartbeat(step: int) -> None:
     """Report that this process has reached *step*. `train` uses it for the common step, stragglers and restarts."""
     page = _page()
-    if page is not None and (here := _whole(step)) != layout.NONE:
-        page.beat(here)
+    if page is not None and (reached := _page_step(step)) != layout.NONE:
+        page.beat(reached)
         if _listener is not None:
-            _listener.beat(here)
+            _listener.beat(reached)
 
 
 def progress(fraction: float) -> None:
@@ -97,24 +97,24 @@ def progress(fraction: float) -> None:
         page.advance(fraction)
 
 
-def _whole(step: int) -> int:
+def _page_step(step: int) -> int:
     """Return *step*, which may be a numpy number or a tensor, as an int that fits the page; NONE if that fails."""
     try:
-        whole = int(step)
+        number = int(step)
     except (TypeError, ValueError, OverflowError):
         return layout.NONE
-    return whole if 0 <= whole < 1 << 63 else layout.NONE
+    return number if 0 <= number < 1 << 63 else layout.NONE
 
 
-def holding_checkpoint() -> "Holding":
+def holding_checkpoint() -> "CheckpointHold":
     """Return a context manager. While any rank is inside it, `train` delays ending the ranks, up to the deadline.
 
     Contexts may be nested, and several threads may each have one.
     """
-    return Holding()
+    return CheckpointHold()
 
 
-class Holding:
+class CheckpointHold:
     """The context in which a checkpoint is written."""
 
     __slots__ = ("_page", "_timed")
@@ -264,7 +264,7 @@ def _page() -> _Page | None:
     return pages.page
 
 
-def _asked() -> "tuple[int, int, int, int] | None":
+def _read_stop() -> "tuple[int, int, int, int] | None":
     """Return requested_at_ns, deadline_ns, signal and stop_step, None if no stop was requested."""
     pages = _pages or _find()
     if pages.wants_stop:

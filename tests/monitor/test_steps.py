@@ -8,15 +8,15 @@ import pytest
 
 from toolkit.monitor.roster import Listed, Roster
 from toolkit.monitor.step_reader import Steps
-from toolkit.rank.profiler.ring import Ring
+from toolkit.rank.profiler.ring import StepRing
 from toolkit.status_pages import layout as layout
 
 MS = 1_000_000
 
 
-def ring(folder: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> Ring:
+def ring(folder: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> StepRing:
     monkeypatch.setattr(os, "getpid", lambda: pid)
-    return Ring(str(folder))
+    return StepRing(str(folder))
 
 
 def test_every_step_is_drained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,5 +100,5 @@ def test_ranks_are_read_as_train_lists_them(tmp_path: Path) -> None:
     assert roster.new() == [Listed(1, 1, 101, 8), Listed(2, -1, 102, 0)]
 
 
-def write(to: Ring, step: int, end_ns: int) -> None:
+def write(to: StepRing, step: int, end_ns: int) -> None:
     to.add(step, end_ns, 8 * MS, MS, 2 * MS, 3 * MS, 2 * MS, layout.NONE, MS)

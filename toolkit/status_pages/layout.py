@@ -23,7 +23,7 @@ NONE = -1  # No step. No progress is NaN.
 
 STOP_NAME = "stop"
 STOP_HEAD = struct.Struct("<q")  # version
-# counter, requested_at_ns, deadline_ns, signal, stop_step, counter. All zero: no stop was asked.
+# counter, requested_at_ns, deadline_ns, signal, stop_step, counter. All zero: no stop was requested.
 STOP_BODY = struct.Struct("<6q")
 
 RANK_NAME = "rank-%d"
@@ -36,7 +36,7 @@ DONE_NAME = "rank-done"
 
 RAISED_NAME = "raised-%d.json"
 
-# What the compiler did in a process (toolkit/rank/compiler/told.py; job/compilation.py has the fields).
+# The facts about compiling in a process (toolkit/rank/compiler/told.py; job/compilation.py has the fields).
 COMPILER_NAME = "compiler-%d.json"
 
 # The ring of step times of a process whose steps the start-up hook measures. A record is written, then counted.
@@ -48,7 +48,7 @@ STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records wri
 STEPS_RECORD = struct.Struct("<10q")
 STEPS_KEPT = 4096
 
-# What a process should trace while it runs: requests are numbered from 1. The ranks -1, -1 mean all.
+# Requests to trace while the process runs, numbered from 1. The ranks -1, -1 mean all.
 PROFILE_NAME = "profile"
 PROFILE_BODY = struct.Struct("<6q")  # counter, request, steps, rank, other rank, counter
 
@@ -60,13 +60,13 @@ def read_consistent(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[
 
     Two reads in a row must agree: a single one may have begun before a write and ended after it.
     """
-    before = read()
+    previous = read()
     for _ in range(TRIES):
         now = read()
         if len(now) != body.size:
             return None
         fields = body.unpack(now)
-        if now == before and fields[0] == fields[-1]:
+        if now == previous and fields[0] == fields[-1]:
             return fields[1:-1]
-        before = now
+        previous = now
     return None

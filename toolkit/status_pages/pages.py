@@ -38,71 +38,77 @@ class Stop(Record, frozen=True, kw_only=True):
 
 
 class RankStatus(Record, frozen=True, kw_only=True):
-    """The last state that one process reported by `toolkit.status`.
-
-    `step_time_ns` and `holding_since_ns` (of the oldest open checkpoint hold) are time.monotonic_ns();
-    `step_ns` is the time a step took between the last two heartbeats.
-    """
+    """The last state that one process reported by `toolkit.status`. Times are time.monotonic_ns()."""
 
     pid: int
     step: int | None = None
+    """The last one that it has reached, None before its first heartbeat."""
     step_time_ns: int | None = None
+    """The time of that heartbeat."""
     step_ns: int | None = None
+    """The time that a step took between the last two heartbeats."""
     heartbeats: int = 0
+    """How many there were."""
     progress: float | None = None
+    """The share of the work that is done, 0 to 1."""
     holding: int = 0
+    """How many contexts for checkpoints are open."""
     holding_since_ns: int | None = None
+    """The start of the oldest of them."""
 
 
 class Thrown(Record, frozen=True, kw_only=True):
-    """An exception: its type as Python prints it, the first 8,192 characters of its message, and its innermost place,
-    "FILE:LINE in FUNCTION".
-
-    `frames`: the same of its innermost frames, innermost first; of frames of one file in a row only the innermost.
-    `link`: how it led to the exception that Python prints after it: "cause" (raise ... from), "context" (it was being
-    handled); "" for one that Python does not print. `said`: the end of what a failed command wrote, if the script had
-    captured it (CalledProcessError).
-    """
+    """An exception in the chain of another one."""
 
     kind: str
+    """Its type as Python prints it."""
     message: str = ""
+    """The first 8,192 characters of its message."""
     place: str = ""
+    """Its innermost frame: "FILE:LINE in FUNCTION"."""
     frames: tuple[str, ...] = ()
+    """Its innermost frames, innermost first; of frames of one file in a row only the innermost."""
     link: Literal["", "cause", "context"] = ""
+    """How it led to the exception that Python prints after it: "cause" (raise ... from), "context" (it was being
+    handled); "" for one that Python does not print."""
     said: str = ""
+    """The end of the output of a command that failed, if the script had captured it (CalledProcessError)."""
 
 
 class Raised(Record, frozen=True, kw_only=True):
-    """The exception that ended a process (thread "main") or only a thread of it ("other").
+    """The exception that ended a process or only a thread of it.
 
-    `pid`: the process, 0 in the file, whose name has it. `kind`, `message`, `place`, `frames`, `said`: as in Thrown;
-    `text` the whole traceback, chained ones included, at most 64 KiB. `code`: what the process ends with. `parent`:
-    the process that started it, 0 if not known.
-
-    `behind`: the exceptions that it was raised from, or while they were handled, the first 1,024 characters of each
-    message: first those that Python prints, the nearest first (of a long chain its first is the last here), then the
-    others, which `raise ... from None` keeps out of `text`.
-
-    `unfinished`: what a rank that ended with 0 had not ended: "MPI".
-
-    Of SystemExit: where sys.exit was called, and its text, if it was given one; the exception that was being handled
-    there, if any, is `handling`, `text` its traceback, and `behind` what it was raised from.
+    A SystemExit has the place where sys.exit was called, and its text, if it had one; if an exception was being handled
+    there, that one is `handling`, `text` is its traceback, and `behind` is its chain.
     """
 
     time_ns: int
+    """When it was raised: time.monotonic_ns()."""
     kind: str
+    """Its type as Python prints it."""
     text: str
+    """The whole traceback, chained ones included, at most 64 KiB."""
     message: str = ""
+    """As in Thrown; so are the next three."""
     place: str = ""
     frames: tuple[str, ...] = ()
     said: str = ""
     parent: int = 0
+    """The process that started this one, 0 if not known."""
     pid: int = 0
+    """The process; 0 in the file, whose name has it."""
     thread: Literal["main", "other"] = "main"
+    """"main": it ends the process; "other": only a thread."""
     code: int = 1
+    """The exit code of the process."""
     handling: Thrown | None = None
+    """The exception that was being handled where sys.exit was called."""
     behind: tuple[Thrown, ...] = ()
+    """The exceptions that it was raised from, or while they were handled, the first 1,024 characters of each message:
+    first those that Python prints, the nearest first (of a long chain its first is the last here), then the others,
+    which `raise ... from None` keeps out of `text`."""
     unfinished: str = ""
+    """"MPI": a rank that ended with 0 had not called MPI_Finalize."""
 
 
 def create_stop_page(folder: Path) -> None:
@@ -128,9 +134,9 @@ def show_done(folder: Path, rank: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    beside = folder / f"{layout.DONE_NAME}.new"
-    beside.write_text(rank)
-    beside.rename(folder / layout.DONE_NAME)
+    new_file = folder / f"{layout.DONE_NAME}.new"
+    new_file.write_text(rank)
+    new_file.rename(folder / layout.DONE_NAME)
 
 
 def request_stop(folder: Path, stop: Stop) -> None:
@@ -151,19 +157,8 @@ def request_stop(folder: Path, stop: Stop) -> None:
         os.close(fd)
 
 
-def requested_stop(folder: Path) -> Stop | None:
-    """Return the stop request on the stop page, None if there is none."""
-    found = _fields(folder / layout.STOP_NAME, layout.STOP_HEAD, layout.STOP_BODY)
-    if found is None or found[0] != (layout.VERSION,):
-        return None
-    requested_at_ns, deadline_ns, number, step = found[1]
-    if not requested_at_ns:
-        return None
-    return Stop(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=_step(step))
-
-
 def create_request_page(folder: Path) -> None:
-    """Create the page on which a trace can be asked for, without a request. Call it before the ranks start.
+    """Create the page on which a trace can be requested, without a request. Call it before the ranks start.
 
     Raises:
         OSError: it cannot be written.
@@ -201,7 +196,7 @@ def request_trace(folder: Path, *, steps: int, ranks: tuple[int, ...] = (), numb
 def read_all(folder: Path) -> dict[int, RankStatus]:
     """Return the status of every process in *folder* by pid, those that have ended included."""
     try:
-        pids = sorted(int(found[1]) for found in (_RANK.fullmatch(path.name) for path in folder.iterdir()) if found)
+        pids = sorted(int(match[1]) for match in (_RANK.fullmatch(path.name) for path in folder.iterdir()) if match)
     except OSError:
         return {}
     pages = {pid: read_rank(folder / (layout.RANK_NAME % pid)) for pid in pids}
@@ -213,10 +208,10 @@ def read_rank(path: Path) -> RankStatus | None:
 
     If a process was killed during a write, some fields are new and some old, but each is whole.
     """
-    found = _fields(path, layout.RANK_HEAD, layout.RANK_BODY)
-    if found is None:
+    fields = _fields(path, layout.RANK_HEAD, layout.RANK_BODY)
+    if fields is None:
         return None
-    (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = found
+    (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = fields
     if version != layout.VERSION:
         return None
     return RankStatus(
@@ -240,30 +235,30 @@ def raised(folder: Path, pid: int) -> Raised | None:
         return None
 
 
-def raised_by_others(folder: Path, known: Collection[int]) -> tuple[Raised, ...]:
-    """Return the exceptions that ended other processes than *known*, at most MOST_OTHERS."""
+def raised_by_others(folder: Path, known_pids: Collection[int]) -> tuple[Raised, ...]:
+    """Return the exceptions that ended other processes than *known_pids*, at most MOST_OTHERS."""
     try:
         names = [_RAISED.fullmatch(path.name) for path in folder.iterdir()]
     except OSError:
         return ()
-    pids = [int(match[1]) for match in names if match is not None and int(match[1]) not in known]
-    found = (raised(folder, pid) for pid in pids[:MOST_OTHERS])
-    return tuple(each for each in found if each is not None and each.thread == "main")
+    pids = [int(match[1]) for match in names if match is not None and int(match[1]) not in known_pids]
+    records = (raised(folder, pid) for pid in pids[:MOST_OTHERS])
+    return tuple(record for record in records if record is not None and record.thread == "main")
 
 
-def common_step(ranks: Iterable[RankStatus], now_ns: int, told_ns: int) -> int:
-    """Return a stop step that none of *ranks*, read at *now_ns*, will have passed at *told_ns*, when all of them know
+def common_step(ranks: Iterable[RankStatus], now_ns: int, known_ns: int) -> int:
+    """Return a stop step that none of *ranks*, read at *now_ns*, will have passed at *known_ns*, when all of them know
     it (both time.monotonic_ns()). 0 (at once) if no rank has sent a heartbeat.
 
     Pure. *ranks* are those of all hosts. A step may take half the time of the fastest rank's last one.
     """
     beating = [rank for rank in ranks if rank.step is not None]
     pace_ns = min((rank.step_ns for rank in beating if rank.step_ns), default=0) // 2
-    return max((_step_at(rank, pace_ns, now_ns, told_ns) for rank in beating), default=-1) + 1
+    return max((_step_at(rank, pace_ns, now_ns, known_ns) for rank in beating), default=-1) + 1
 
 
-def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, told_ns: int) -> int:
-    """Return the step that *rank* can have reached at *told_ns*.
+def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, known_ns: int) -> int:
+    """Return the step that *rank* can have reached at *known_ns*.
 
     Counted from now, not from its last heartbeat: a rank does not catch up on steps after a long evaluation.
     """
@@ -271,7 +266,7 @@ def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, told_ns: int) -> int:
     if not pace_ns:
         return step + 1  # In its first step: its pace is not known.
     next_ns = max(now_ns, (rank.step_time_ns or 0) + pace_ns)
-    return step + (1 + (told_ns - next_ns) // pace_ns if next_ns <= told_ns else 0)
+    return step + (1 + (known_ns - next_ns) // pace_ns if next_ns <= known_ns else 0)
 
 
 # `train` must not block on a fifo in place of a file, nor follow a link.

@@ -106,7 +106,7 @@ def test_a_compiler_that_does_not_end_is_killed_with_what_it_started(tmp_path: P
 
 @needs_torch
 def test_only_what_compiles_for_this_process_is_killed() -> None:
-    from toolkit.rank.compiler.torch.budget import compiling  # It imports torch's package.
+    from toolkit.rank.compiler.torch.budget import find_compiling  # It imports torch's package.
 
     cache = "/tmp/torchinductor_root/ab/x.cpp"
     processes = {
@@ -123,4 +123,4 @@ def test_only_what_compiles_for_this_process_is_killed() -> None:
         40: (1, f"g++\0{cache}"),  # Another rank's.
     }
 
-    assert sorted(compiling(processes, 10)) == [11, 12, 13, 14, 31, 32]
+    assert sorted(find_compiling(processes, 10)) == [11, 12, 13, 14, 31, 32]

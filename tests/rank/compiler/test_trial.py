@@ -8,10 +8,10 @@ from toolkit.rank.compiler.trial import (
     CANDIDATE,
     EAGER,
     Decision,
-    Turns,
+    Interleaving,
     break_even_step,
     cost_s,
-    decided,
+    decide,
     median,
     slowest,
 )
@@ -19,9 +19,9 @@ from toolkit.rank.compiler.trial import (
 
 def run(
     took_s: Callable[[str, int], float], *, compiling: int = 1, most: int = 10_000
-) -> tuple[Turns, Decision | None]:
+) -> tuple[Interleaving, Decision | None]:
     """Run steps that take as long as *took_s*(turn, step) says; the first *compiling* candidates compile."""
-    turns, step, left = Turns(), 0, compiling
+    turns, step, left = Interleaving(), 0, compiling
     while step < most and not turns.reason:
         step += 1
         if turns.turn == CANDIDATE and left:
@@ -29,7 +29,7 @@ def run(
             turns.step_ended(20.0, compiled=True)
             continue
         turns.step_ended(took_s(turns.turn, step))
-        found = decided(turns.pairs.values(), turns.due) if turns.due else None
+        found = decide(turns.pairs.values(), turns.due) if turns.due else None
         if found is not None:
             turns.end()
             return turns, found
@@ -42,7 +42,7 @@ def run(
 def test_the_faster_way_is_kept_and_a_tie_stays_eager(candidate_s: float, kept: bool) -> None:
     _, found = run(lambda turn, _: candidate_s if turn == CANDIDATE else 0.1)
 
-    assert found is not None and found.kept is kept
+    assert found is not None and found.keeps_candidate is kept
     assert (found.eager_s, found.candidate_s) == (0.1, candidate_s)
 
 
@@ -50,7 +50,7 @@ def test_a_candidate_that_compiles_at_each_step_is_given_up_after_three_pairs() 
     """TensorFlow compiles each shape of a batch that a trace without a shape meets, and nobody sees it."""
     turns, found = run(lambda turn, _: 8.0 if turn == CANDIDATE else 0.005)
 
-    assert found is not None and not found.kept
+    assert found is not None and not found.keeps_candidate
     assert (found.pairs, turns.steps) == (3, 8)
 
 
@@ -71,7 +71,7 @@ def test_steps_take_turns_so_that_a_drift_meets_both_ways_alike() -> None:
     _, found = run(took)
 
     assert order[1:9] == [EAGER, CANDIDATE, CANDIDATE, EAGER, EAGER, CANDIDATE, CANDIDATE, EAGER]
-    assert found is not None and found.kept and found.ratio == pytest.approx(1.25, rel=0.01)
+    assert found is not None and found.keeps_candidate and found.ratio == pytest.approx(1.25, rel=0.01)
 
 
 def test_a_clear_case_ends_after_six_pairs_and_an_unclear_one_after_24() -> None:
@@ -90,13 +90,13 @@ def test_a_disturbance_of_six_pairs_of_short_steps_does_not_keep_the_slower_way(
 
     turns, found = run(took)
 
-    assert len(turns.pairs) > 6 and found is not None and not found.kept
+    assert len(turns.pairs) > 6 and found is not None and not found.keeps_candidate
 
 
 def test_compiled_code_is_not_kept_on_less_than_a_quarter_of_a_second_of_steps() -> None:
-    found = decided([(0.0005, 0.0004)] * 96, 96)
+    found = decide([(0.0005, 0.0004)] * 96, 96)
 
-    assert found is not None and not found.kept
+    assert found is not None and not found.keeps_candidate
 
 
 def test_short_steps_are_measured_more_often() -> None:
@@ -108,13 +108,13 @@ def test_short_steps_are_measured_more_often() -> None:
 def test_long_steps_end_the_trial_after_three_pairs() -> None:
     turns, found = run(lambda turn, _: 18.0 if turn == CANDIDATE else 20.0)
 
-    assert len(turns.pairs) == 3 and found is not None and found.kept
+    assert len(turns.pairs) == 3 and found is not None and found.keeps_candidate
 
 
 def test_a_single_outlier_decides_nothing() -> None:
     _, found = run(lambda turn, step: 60.0 if step == 5 else 0.08 if turn == CANDIDATE else 0.1)
 
-    assert found is not None and found.kept and found.eager_s == 0.1
+    assert found is not None and found.keeps_candidate and found.eager_s == 0.1
 
 
 def test_a_model_that_compiles_at_each_step_is_given_up_after_nine() -> None:
@@ -124,23 +124,23 @@ def test_a_model_that_compiles_at_each_step_is_given_up_after_nine() -> None:
 
 
 def test_a_trial_without_comparable_steps_ends_with_eager() -> None:
-    turns, found = Turns(), None
+    turns, found = Interleaving(), None
     while found is None:
         turns.step_ended(0.1, is_clean=False)
-        found = decided(turns.pairs.values(), turns.due) if turns.due else None
+        found = decide(turns.pairs.values(), turns.due) if turns.due else None
 
-    assert (found.kept, found.pairs, turns.steps) == (False, 0, 194) and found.reason
+    assert (found.keeps_candidate, found.pairs, turns.steps) == (False, 0, 194) and found.reason
 
 
 def test_the_turn_of_a_step_does_not_depend_on_what_could_be_compared() -> None:
     """Ranks that step alike run the same."""
-    here, there = Turns(), Turns()
+    here, there = Interleaving(), Interleaving()
     for step in range(300):
         assert here.turn == there.turn
         here.step_ended(0.1)
         there.step_ended(0.2, is_clean=step % 3 > 0, compiled=step % 40 == 0)
 
-    assert here.is_exhausted and here.turn == EAGER and len(here.pairs) > len(there.pairs)
+    assert here.turn == EAGER and len(here.pairs) > len(there.pairs)
 
 
 def test_of_several_ranks_the_slowest_of_each_step_counts() -> None:
@@ -161,4 +161,4 @@ def test_the_median_of_an_even_number() -> None:
 
 
 def test_nothing_was_measured() -> None:
-    assert decided([], 3) is None
+    assert decide([], 3) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.rank.hook.jax_rank import completed, differences
+from toolkit.rank.hook.jax_rank import complete_arguments, describe_differences
 
 HOOK = Path(__file__).parents[3] / "toolkit/rank/hook/site"
 JOB = {"JAX_COORDINATOR_ADDRESS": "algo-1:7777", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "2"}
@@ -29,17 +29,17 @@ ALL: dict[str, Any] = {"num_processes": 4, "process_id": 2, "cluster_detection_m
 def test_the_script_wins_and_the_job_fills_in(
     given: dict[str, Any], environ: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    assert completed(given, PARAMETERS, environ) == expected
+    assert complete_arguments(given, PARAMETERS, environ) == expected
 
 
 def test_an_older_jax_without_the_parameter_does_not_get_it() -> None:
-    assert completed({}, PARAMETERS[:3], JOB) == {"num_processes": 4, "process_id": 2}
+    assert complete_arguments({}, PARAMETERS[:3], JOB) == {"num_processes": 4, "process_id": 2}
 
 
 def test_what_contradicts_the_job_is_said() -> None:
     given = {"coordinator_address": "here:1", "num_processes": 4}
 
-    assert differences(given, JOB) == [
+    assert describe_differences(given, JOB) == [
         "the script gives jax.distributed.initialize coordinator_address=here:1, the job has algo-1:7777"
     ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
-from toolkit.rank.hook.kubeflow_progress import MOST_METRICS, Metrics, Pace, progress, text, trainer_status
+from toolkit.rank.hook.kubeflow_progress import MOST_METRICS, Metrics, Pace, format_value, read_progress, trainer_status
 from toolkit.status_pages import layout as layout
 
 
@@ -34,14 +34,14 @@ def test_progress_is_the_lowest_that_a_rank_told(tmp_path: Path) -> None:
     for pid, fraction in ((10, 0.75), (11, 0.5), (12, math.nan)):
         page(tmp_path, pid, fraction)
 
-    assert progress(str(tmp_path)) == 0.5
+    assert read_progress(str(tmp_path)) == 0.5
 
 
 @pytest.mark.parametrize(("told", "known"), [(1.5, 1.0), (-3.0, 0.0), (math.inf, 1.0)])
 def test_progress_stays_between_nothing_and_all(tmp_path: Path, told: float, known: float) -> None:
     page(tmp_path, 10, told)
 
-    assert progress(str(tmp_path)) == known
+    assert read_progress(str(tmp_path)) == known
 
 
 def test_what_is_no_rank_s_page_is_passed_over(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_what_is_no_rank_s_page_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "rank-14").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "rank-15")
 
-    assert progress(str(tmp_path)) is None
-    assert progress(str(tmp_path / "nowhere")) is None
+    assert read_progress(str(tmp_path)) is None
+    assert read_progress(str(tmp_path / "nowhere")) is None
 
 
 def test_the_latest_sample_counts_and_rank_0_s_before_others(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_yet_is_no_metric(tmp_path: Path) -> None:
     ("value", "written"), [(120.0, "120"), (0.1, "0.1"), (1e300, "1e+300"), (-0.5, "-0.5"), ("Infinity", "Infinity")]
 )
 def test_values_are_written_as_people_write_them(value: float | str, written: str) -> None:
-    assert text(value) == written
+    assert format_value(value) == written
 
 
 def test_the_time_left_is_counted_from_the_first_progress_that_was_told() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.rank.hook import mpi_agent
-from toolkit.rank.hook.mpi_agent import here
+from toolkit.rank.hook.mpi_agent import localize
 
 
 def test_without_an_sshd_the_image_is_told_what_to_install(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_without_an_sshd_the_image_is_told_what_to_install(tmp_path: Path) -> No
     ],
 )
 def test_a_daemon_is_not_told_of_an_agent_that_only_the_leader_has(command: bytes, made: bytes) -> None:
-    assert here(command) == made
+    assert localize(command) == made

@@ -74,7 +74,7 @@ def test_the_end_of_a_step_moves_behind_the_optimizer_that_it_overlaps() -> None
         b'{"name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 150.500, "dur": 49.500}'
     )
 
-    found = files.whole_steps(text)
+    found = files.align_steps(text)
 
     assert found.replace(b'"ts": 100.000,\n "dur": 60.000', b"").count(b'"dur": 40.000') == 1
     assert b'"ts": 160.000, "dur": 40.000' in found

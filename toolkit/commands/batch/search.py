@@ -31,12 +31,12 @@ def next_batch(
     low = largest(tried) or 0
     high = min((batch for batch, fits in tried.items() if not fits and batch > low), default=None)
     if high is None:
-        wanted = min(most, 2 * low) // multiple * multiple
-        return wanted if wanted > low else None
+        batch = min(most, 2 * low) // multiple * multiple
+        return batch if batch > low else None
     if low and high - low <= max(multiple, tolerance * low):
         return None
-    wanted = (low + high) // 2 // multiple * multiple
-    return wanted if wanted > low and wanted not in tried else None
+    batch = (low + high) // 2 // multiple * multiple
+    return batch if batch > low and batch not in tried else None
 
 
 def largest(tried: Mapping[int, bool]) -> int | None:

@@ -7,7 +7,8 @@ The rank hook loads it by its path, so that it works if the rank's interpreter h
 import os
 import sys
 
-# What is watched, and the module of this package whose `attach(module, asked)` is called once it is imported.
+# The frameworks to wait for, and the module of this package whose `attach(module, settings)` is called once one is
+# imported.
 WATCHED = {
     "torch": "torch.hooks",
     "tensorflow": "tensorflow.hooks",
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def watch(arrival: "ModuleType") -> None:
-    """Attach to what is watched as soon as it is imported; *arrival* is rank/mesh/arrival.py."""
+    """Attach to a framework of WATCHED as soon as it is imported; *arrival* is rank/mesh/arrival.py."""
     global package
     package = arrival.package
     for name in WATCHED:
@@ -46,5 +47,5 @@ def attach(module: "ModuleType") -> None:
 
         hooks = importlib.import_module(package() + ".rank.compiler." + WATCHED[module.__name__])
         hooks.attach(module, json.loads(os.environ[VARIABLE]))
-    except Exception as error:  # noqa: BLE001 - a framework that looks different from those known must still work
+    except Exception as error:  # noqa: BLE001 - a framework that has another form than expected must still work
         sys.stderr.write("[toolkit] nothing is compiled: %s: %s: %s\n" % (module.__name__, type(error).__name__, error))

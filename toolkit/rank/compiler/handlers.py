@@ -1,4 +1,4 @@
-"""Tells errors that the script's signal handlers raise from those of a compiler.
+"""Distinguishes errors that the script's signal handlers raise from those of a compiler.
 
 A handler runs between any two instructions, so the error with which it ends the training (`raise Stop`) may come out of
 code that is compiled, or being compiled, and wrapped by the compiler into an error of its own. A fallback must not take
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def codes() -> "set[CodeType]":
+def handler_codes() -> "set[CodeType]":
     """Return the code of the signal handlers that this process has now: functions, methods, and objects to call."""
-    found = set()
+    codes = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         handler = getattr(handler, "func", handler)  # functools.partial
@@ -23,35 +23,35 @@ def codes() -> "set[CodeType]":
             continue
         code = getattr(handler, "__code__", None) or getattr(handler.__call__, "__code__", None)
         if code is not None:
-            found.add(code)
-    return found
+            codes.add(code)
+    return codes
 
 
-def raised(error: BaseException, known: "set[CodeType]") -> "BaseException | None":
+def find_raised(error: BaseException, handlers: "set[CodeType]") -> "BaseException | None":
     """Return the error of a signal handler that *error* is or has come from, None if no handler raised it.
 
-    *known*: code of handlers besides those of now: a handler may have replaced itself before it raised.
+    *handlers*: code of handlers besides those of now: a handler may have replaced itself before it raised.
     """
-    known = known | codes()
+    handlers = handlers | handler_codes()
     waiting: list[BaseException | None] = [error]
-    seen: list[BaseException] = []
-    found = None
+    visited: list[BaseException] = []
+    innermost = None
     while waiting:
-        each = waiting.pop()
-        if each is None or any(each is other for other in seen):
+        cause = waiting.pop()
+        if cause is None or any(cause is earlier for earlier in visited):
             continue
-        seen.append(each)
-        if _passed(each, known):
-            found = each  # The last one is the innermost: what a compiler made of it has the same traceback.
-        waiting += [each.__context__, each.__cause__, getattr(each, "inner_exception", None)]
-    return found
+        visited.append(cause)
+        if _passed(cause, handlers):
+            innermost = cause  # The last one is the innermost: what a compiler made of it has the same traceback.
+        waiting += [cause.__context__, cause.__cause__, getattr(cause, "inner_exception", None)]
+    return innermost
 
 
-def _passed(error: BaseException, known: "set[CodeType]") -> bool:
-    """True if *error* has come out of code that is *known*."""
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in known:
+def _passed(error: BaseException, codes: "set[CodeType]") -> bool:
+    """True if *error* has passed through one of *codes*."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
             return True
-        place = place.tb_next
+        traceback = traceback.tb_next
     return False

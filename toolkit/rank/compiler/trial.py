@@ -1,4 +1,4 @@
-"""Pure: a comparison of two ways to run a training step, on the job's own steps, which take turns.
+"""Pure: a comparison of two modes of a training step, eager and a candidate, on the job's own steps, which take turns.
 
 After two steps of the candidate (compiled code, bfloat16), which may compile, both run in turns: eager, candidate,
 candidate, eager, ... so that a drift of the machine meets both. (Blocks of steps, one after the other, lie: on 2 shared
@@ -6,14 +6,15 @@ cores a module that was back on eager "measured" 35.8 ms against 52.5.) Whose tu
 step alone, so that ranks that step alike run the same, whatever else happens on one of them. The candidate is kept if
 it is faster by the margin below.
 
-    turns = Turns()
-    while not turns.is_over:
-        took_s, is_clean = run(turns.turn)
-        turns.step_ended(took_s, is_clean=is_clean)
-        if turns.due:
-            decision = decided(turns.pairs.values(), turns.due)   # Of several ranks: slowest(pairs of all ranks)
+    interleaving = Interleaving()
+    while not interleaving.is_over:
+        took_s, is_clean = run(interleaving.turn)
+        interleaving.step_ended(took_s, is_clean=is_clean)
+        if interleaving.due:
+            # Of several ranks: slowest(pairs of all ranks)
+            decision = decide(interleaving.pairs.values(), interleaving.due)
             if decision is not None:
-                turns.end()
+                interleaving.end()
 
 It runs in the ranks' interpreters: neither msgspec nor typing is imported.
 """
@@ -48,10 +49,12 @@ if TYPE_CHECKING:
 
 
 class Decision:
-    """What a trial has found. `eager_s`, `candidate_s`: medians of the steps. `reason`: "" if the figures decided."""
+    """The outcome of a trial. `eager_s`, `candidate_s`: medians of the steps. `reason`: "" if the figures decided."""
 
-    def __init__(self, *, kept: bool, pairs: int, eager_s: float, candidate_s: float, reason: str = "") -> None:
-        self.kept = kept
+    def __init__(
+        self, *, keeps_candidate: bool, pairs: int, eager_s: float, candidate_s: float, reason: str = ""
+    ) -> None:
+        self.keeps_candidate = keeps_candidate
         self.pairs = pairs
         self.eager_s = eager_s
         self.candidate_s = candidate_s
@@ -63,10 +66,10 @@ class Decision:
         return self.eager_s / self.candidate_s if self.candidate_s > 0 else 0.0
 
 
-class Turns:
-    """Whose turn it is, and what was measured. Each rank has one.
+class Interleaving:
+    """The steps of a trial: whose turn it is, and what was measured. Each rank has one.
 
-    `turn`: the way in which the next step must run. `pairs`: (eager, candidate) in seconds, by their number from 0;
+    `turn`: the mode in which the next step must run. `pairs`: (eager, candidate) in seconds, by their number from 0;
     those of which a step could not be compared are left out. `due`: set by the step after which there may be a
     decision, to the number of pairs that were run; else 0. `steps`, `spent_s`: all steps since the start. `compiling`:
     the candidate's steps that compiled something. `reason`: why no figures will come, "" if they may.
@@ -84,11 +87,6 @@ class Turns:
         self._half: dict[str, float] = {}
         self._is_spoiled = False
 
-    @property
-    def is_exhausted(self) -> bool:
-        """All pairs were run: this rank waits for the decision of the others, with eager steps."""
-        return self.steps >= WARM_STEPS + 2 * DUE[-1]
-
     def step_ended(self, took_s: float, *, is_clean: bool = True, compiled: bool = False) -> None:
         """A step has run as `turn` says and taken *took_s* seconds.
 
@@ -104,10 +102,10 @@ class Turns:
         if self.compiling > MOST_COMPILING:
             self.reason = "step after step compiles anew: the shapes change too often"
         if number >= 0 and not self.is_over and number < 2 * DUE[-1]:
-            self._take(number, took_s, is_clean=is_clean and not compiled)
+            self._add(number, took_s, is_clean=is_clean and not compiled)
         self.turn = _turn(number + 1)
 
-    def _take(self, number: int, took_s: float, *, is_clean: bool) -> None:
+    def _add(self, number: int, took_s: float, *, is_clean: bool) -> None:
         self._half[_turn(number)] = took_s
         self._is_spoiled = self._is_spoiled or not is_clean
         if number % 2 == 0:
@@ -126,48 +124,52 @@ class Turns:
 
 
 def _turn(number: int) -> str:
-    """Return the way of step *number*, from 0 at the first pair: eager, candidate, candidate, eager, and again."""
+    """Return the mode of step *number*, from 0 at the first pair: eager, candidate, candidate, eager, and again."""
     if number < 0:
         return CANDIDATE
     return EAGER if number >= 2 * DUE[-1] or number % 4 in (0, 3) else CANDIDATE
 
 
-def decided(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
+def decide(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
     """Return what *pairs* of eager and candidate steps, in seconds, say, of *run* that were run; None: more are needed.
 
     After the last pair there is always a decision: eager, if too few could be compared.
     """
-    known = list(pairs)
-    count, is_last = len(known), run >= DUE[-1]
+    compared = list(pairs)
+    count, is_last = len(compared), run >= DUE[-1]
     if count < FEWEST_PAIRS:
         reason = "too few steps could be compared"
-        return Decision(kept=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason) if is_last else None
-    eager_s, candidate_s = median([each[0] for each in known]), median([each[1] for each in known])
-    measured_s = sum(each[0] + each[1] for each in known)
-    kept = candidate_s < eager_s * (1 - MARGIN)
-    found = Decision(kept=kept, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
-    if is_last and kept and measured_s < CLEAR_S:
-        return Decision(kept=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+        return (
+            Decision(keeps_candidate=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason)
+            if is_last
+            else None
+        )
+    eager_s, candidate_s = median([pair[0] for pair in compared]), median([pair[1] for pair in compared])
+    measured_s = sum(eager + candidate for eager, candidate in compared)
+    is_faster = candidate_s < eager_s * (1 - MARGIN)
+    decision = Decision(keeps_candidate=is_faster, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+    if is_last and is_faster and measured_s < CLEAR_S:
+        return Decision(keeps_candidate=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
     if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
-        return found
+        return decision
     if candidate_s > max(eager_s * ENDLESS, ENDLESS_S):
-        return found
+        return decision
     if count < CLEAR_PAIRS:
         return None
     if candidate_s > eager_s * HOPELESS:
-        return found
-    if kept and measured_s < CLEAR_S:
+        return decision
+    if is_faster and measured_s < CLEAR_S:
         return None
     # Clear: all pairs but one in six agree, and by more than the margin.
-    agreeing = sum((candidate < eager * (1 - MARGIN)) == kept for eager, candidate in known)
+    agreeing = sum((candidate < eager * (1 - MARGIN)) == is_faster for eager, candidate in compared)
     is_far = abs(candidate_s - eager_s * (1 - MARGIN)) > 2 * MARGIN * eager_s
-    return found if is_far and agreeing >= count - count // 6 else None
+    return decision if is_far and agreeing >= count - count // 6 else None
 
 
 def slowest(ranks: "Sequence[Mapping[int, Pair]]") -> "list[Pair]":
     """Return the pairs that all *ranks* have, by their numbers: a step takes as long as on the slowest rank."""
-    common = set(ranks[0]).intersection(*ranks)
-    return [(max(pairs[each][0] for pairs in ranks), max(pairs[each][1] for pairs in ranks)) for each in sorted(common)]
+    common = sorted(set(ranks[0]).intersection(*ranks))
+    return [(max(pairs[number][0] for pairs in ranks), max(pairs[number][1] for pairs in ranks)) for number in common]
 
 
 def cost_s(spent_s: float, steps: int, eager_s: float) -> float:

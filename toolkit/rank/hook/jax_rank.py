@@ -1,7 +1,7 @@
 """Joins a rank to the others of its job in JAX, and lets it end promptly. The rank hook loads it by its path (site/),
 in ranks of distribution jax.
 
-What JAX 0.10.2 does, as tried on CPUs, and what is done about it:
+The behaviour of JAX 0.10.2, as tried on CPUs, and the remedies:
 
 - `jax.distributed.initialize()` takes the coordinator's address from the environment, the number of processes and the
   rank only from Slurm, MPI or a TPU's metadata. Here it gets what the script did not give from the job's variables.
@@ -23,9 +23,9 @@ import os
 import sys
 
 CUT_S = 0.5
-# How often a rank that waits for the others looks whether one of them has ended, and how long it waits after that: the
+# How often a rank that waits for the others checks whether one of them has ended, and how long it waits after that: the
 # rank may have been the last to join, with this one's call about to return.
-LOOK_S = 0.2
+POLL_S = 0.2
 LATE_S = 1.0
 INTERRUPTED = 130  # Of KeyboardInterrupt, for which Python ends by SIGINT.
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -40,15 +40,15 @@ DONE_NAME = "rank-done"  # As in status_pages/layout.py.
 NUMBERS = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
 
 
-class Ending:
-    """How this process ends, as far as it is known. `code`: of an end that is certain, None while there is none."""
+class RankEnd:
+    """The end of this process, as far as it is known. `code`: its exit code once that is certain, else None."""
 
     def __init__(self) -> None:
         self.code: "int | None" = None
         self.is_joined = False
 
-    def noted(self, status: "Any") -> "Any":
-        """Return what sys.exit is to raise SystemExit with in place of *status*: equal to it, it tells when the
+    def note_status(self, status: "Any") -> "Any":
+        """Return a value for sys.exit to raise SystemExit with in place of *status*: equal to it, but it notes when the
         exception reaches the top (a script may also catch it)."""
         code = _code(status)
         if not code or type(status) not in (int, str):
@@ -64,8 +64,8 @@ class Ending:
         Status.__name__ = type(status).__name__
         return Status(status)
 
-    def at_last(self) -> None:
-        """The last of atexit's functions: end here if this process failed, since JAX's destructors wait for others."""
+    def end_process(self) -> None:
+        """End here if this process failed, since JAX's destructors wait for others: the last of atexit's functions."""
         if self.is_joined and self.code is not None:
             for stream in (sys.stdout, sys.stderr):
                 try:
@@ -80,11 +80,11 @@ class Ending:
             os._exit(self.code)
 
 
-class Distributed:
-    """JAX's functions of the same names, in their place. *record_end* leaves word that the script ended well, and
-    returns the word's path."""
+class JaxDistributed:
+    """Replaces JAX's functions of the same names. *record_end* writes a file that the script ended well, and returns
+    its path."""
 
-    def __init__(self, module: "ModuleType", ending: Ending, record_end: "Callable[[], str]") -> None:
+    def __init__(self, module: "ModuleType", ending: RankEnd, record_end: "Callable[[], str]") -> None:
         self._initialize = module.initialize
         self._shutdown = module.shutdown
         self._ending = ending
@@ -93,24 +93,24 @@ class Distributed:
         self._pid = os.getpid()
         self._cutter: "Cutter | None" = None
 
-    def initialize(self, *args: "Any", **given: "Any") -> None:
-        """Call JAX's own function with what the script gives, and the job's values for what it does not."""
+    def initialize(self, *args: "Any", **keywords: "Any") -> None:
+        """Call JAX's own function with the script's arguments, and the job's values for those that it omits."""
         import atexit
         import inspect
 
         parameters = inspect.signature(self._initialize).parameters
-        given.update(zip(parameters, args))  # noqa: B905 - any Python 3
-        whole = completed(given, tuple(parameters), os.environ)
+        keywords.update(zip(parameters, args))  # noqa: B905 - any Python 3
+        arguments = complete_arguments(keywords, tuple(parameters), os.environ)
         if self._cutter is None:
             self._cutter = Cutter()
             self._ending.is_joined = True
             atexit.register(self._note_end)  # Called before JAX's own function, which was registered at its import.
-        for line in differences(given, os.environ):
+        for line in describe_differences(keywords, os.environ):
             sys.stderr.write("[toolkit] warning: %s\n" % line)
-        if str(whole.get("num_processes")) == os.environ.get("WORLD_SIZE"):
-            join(lambda: self._initialize(**whole), whole["num_processes"])
+        if str(arguments.get("num_processes")) == os.environ.get("WORLD_SIZE"):
+            join(lambda: self._initialize(**arguments), arguments["num_processes"])
         else:  # Of processes that the job does not know: any may still come.
-            self._initialize(**whole)
+            self._initialize(**arguments)
 
     def shutdown(self) -> None:
         """Wait for the other processes, unless this one fails or the script is handling an exception."""
@@ -119,15 +119,15 @@ class Distributed:
         if self._ending.code is not None or (sys.exc_info()[0] is not None and not self._ends):
             return
         # A script that calls it is not at its end, but no rank can reach it in a collective any more.
-        word = self._record_end()
-        self._cutter.look()
+        path = self._record_end()
+        self._cutter.check_devices()
         self._cutter.begins.set()
         try:
             self._shutdown()
         finally:
             self._cutter.over.set()
-            if word and not self._ends:
-                os.unlink(word)
+            if path and not self._ends:
+                os.unlink(path)
 
     def _note_end(self) -> None:
         """The interpreter ends: note how, before JAX does anything about it."""
@@ -136,7 +136,7 @@ class Distributed:
             self._ending.code = INTERRUPTED if isinstance(value, KeyboardInterrupt) else 1
         self._ends = True
         if self._cutter is not None:
-            self._cutter.look()
+            self._cutter.check_devices()
 
 
 def join(initialize: "Callable[[], None]", processes: int) -> None:
@@ -162,12 +162,12 @@ def join(initialize: "Callable[[], None]", processes: int) -> None:
         is_over.set()
 
     threading.Thread(target=contextvars.copy_context().run, args=(call,), name="toolkit-jax-join", daemon=True).start()
-    seen_s = None
-    while not is_over.wait(LOOK_S):
+    first_ended_s = None
+    while not is_over.wait(POLL_S):
         rank = _done_rank()
-        if rank and seen_s is None:
-            seen_s = time.monotonic()
-        elif rank and seen_s is not None and time.monotonic() > seen_s + LATE_S:
+        if rank and first_ended_s is None:
+            first_ended_s = time.monotonic()
+        elif rank and first_ended_s is not None and time.monotonic() > first_ended_s + LATE_S:
             raise RuntimeError(
                 "expected all %d processes in jax.distributed.initialize, but %s has ended with 0 and will not join"
                 % (processes, rank)
@@ -199,8 +199,8 @@ class Cutter:
         # Now: from Python 3.12 on no thread can be started while the interpreter ends.
         threading.Thread(target=self._run, name="toolkit-jax-end", daemon=True).start()
 
-    def look(self) -> None:
-        """Look whether a collective can be under way here, while JAX has its devices (at its end it drops them)."""
+    def check_devices(self) -> None:
+        """Check whether a collective can be under way here, while JAX has its devices (at its end it drops them)."""
         from jax._src import xla_bridge
 
         backends = getattr(xla_bridge, "_backends", {})
@@ -211,7 +211,7 @@ class Cutter:
         if self.over.wait(CUT_S) or not self._may_cut:
             return
         for poll in self._polls:
-            for fd in polled(poll):
+            for fd in polled_descriptors(poll):
                 _hang_up(fd)
 
     def _watch_gloo(self) -> None:
@@ -222,77 +222,77 @@ class Cutter:
         if make is None:
             return
 
-        def make_watched(*args: "Any", **given: "Any") -> "Any":
-            before = set(_epolls())
+        def make_watched(*args: "Any", **keywords: "Any") -> "Any":
+            epolls_before = set(_epolls())
             # Else gloo takes the address of the machine's own name: 127.0.1.1 on many, none on some.
             interface = _interface(os.environ)
-            if len(args) < 2 and interface and not given.get("hostname") and not given.get("interface"):
-                given["interface"] = interface
-            made = make(*args, **given)
-            self._polls += [fd for fd in _epolls() if fd not in before]
-            return made
+            if len(args) < 2 and interface and not keywords.get("hostname") and not keywords.get("interface"):
+                keywords["interface"] = interface
+            collectives = make(*args, **keywords)
+            self._polls += [fd for fd in _epolls() if fd not in epolls_before]
+            return collectives
 
         library.make_gloo_tcp_collectives = make_watched
 
 
 def watch(
     watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]", record_end: "Callable[[], str]"
-) -> Ending:
+) -> RankEnd:
     """Attach to JAX when the script imports it; *watch_module* is `watch` of rank/mesh/arrival.py."""
-    ending = Ending()
+    ending = RankEnd()
 
     def load(loader: "Any", module: "ModuleType") -> None:
         loader.exec_module(module)
         if hasattr(module, "initialize") and hasattr(module, "shutdown"):
             # jax/distributed.py takes both from here when it is imported, after this.
-            ours = Distributed(module, ending, record_end)
-            module.initialize = _in_place_of(module.initialize, ours.initialize)  # type: ignore[attr-defined]
-            module.shutdown = _in_place_of(module.shutdown, ours.shutdown)  # type: ignore[attr-defined]
+            distributed = JaxDistributed(module, ending, record_end)
+            module.initialize = _replace(module.initialize, distributed.initialize)  # type: ignore[attr-defined]
+            module.shutdown = _replace(module.shutdown, distributed.shutdown)  # type: ignore[attr-defined]
 
     watch_module(MODULE, load)
     return ending
 
 
-def _in_place_of(theirs: "Callable[..., None]", ours: "Callable[..., None]") -> "Callable[..., None]":
-    """Return *ours* as a function with the name, signature and docstring of *theirs*."""
+def _replace(original: "Callable[..., None]", replacement: "Callable[..., None]") -> "Callable[..., None]":
+    """Return *replacement* as a function with the name, signature and docstring of *original*."""
     import functools
 
-    @functools.wraps(theirs)
-    def call(*args: "Any", **given: "Any") -> None:
-        ours(*args, **given)
+    @functools.wraps(original)
+    def call(*args: "Any", **keywords: "Any") -> None:
+        replacement(*args, **keywords)
 
     return call
 
 
-def completed(
-    given: "Mapping[str, Any]", parameters: "tuple[str, ...]", environ: "Mapping[str, str]"
+def complete_arguments(
+    arguments: "Mapping[str, Any]", parameters: "tuple[str, ...]", environ: "Mapping[str, str]"
 ) -> "dict[str, Any]":
-    """Return the arguments for JAX's initialize: *given* by the script, and the job's for those that are missing.
+    """Return the arguments for JAX's initialize: *arguments* by the script, and the job's for those that are missing.
 
     With a way of detection of the script's own, nothing is added. Otherwise JAX's detection is switched off where the
     job gives everything: on a node of Slurm it would give each process one GPU.
     """
-    whole = dict(given)
-    if whole.get("cluster_detection_method") is not None:
-        return whole
+    completed_arguments = dict(arguments)
+    if completed_arguments.get("cluster_detection_method") is not None:
+        return completed_arguments
     for name, variable in NUMBERS.items():
-        if whole.get(name) is None and environ.get(variable, "").isdigit():
-            whole[name] = int(environ[variable])
-    address = whole.get("coordinator_address") or environ.get("JAX_COORDINATOR_ADDRESS")
-    is_whole = address and all(whole.get(name) is not None for name in NUMBERS)
+        if completed_arguments.get(name) is None and environ.get(variable, "").isdigit():
+            completed_arguments[name] = int(environ[variable])
+    address = completed_arguments.get("coordinator_address") or environ.get("JAX_COORDINATOR_ADDRESS")
+    is_whole = address and all(completed_arguments.get(name) is not None for name in NUMBERS)
     if is_whole and "cluster_detection_method" in parameters:
-        whole["cluster_detection_method"] = "deactivate"
-    return whole
+        completed_arguments["cluster_detection_method"] = "deactivate"
+    return completed_arguments
 
 
-def differences(given: "Mapping[str, Any]", environ: "Mapping[str, str]") -> "list[str]":
+def describe_differences(arguments: "Mapping[str, Any]", environ: "Mapping[str, str]") -> "list[str]":
     """Return a line for each argument of the script that contradicts the job; JAX's own error names none of them."""
     job = {name: environ.get(variable) for name, variable in NUMBERS.items()}
     job["coordinator_address"] = environ.get("JAX_COORDINATOR_ADDRESS")
     return [
-        "the script gives jax.distributed.initialize %s=%s, the job has %s" % (name, given[name], value)
+        "the script gives jax.distributed.initialize %s=%s, the job has %s" % (name, arguments[name], value)
         for name, value in sorted(job.items())
-        if value is not None and given.get(name) is not None and str(given[name]) != value
+        if value is not None and arguments.get(name) is not None and str(arguments[name]) != value
     ]
 
 
@@ -324,7 +324,7 @@ def _epolls() -> "Iterator[int]":
             pass  # Closed meanwhile, as the folder's own is.
 
 
-def polled(poll: int) -> "list[int]":
+def polled_descriptors(poll: int) -> "list[int]":
     """Return the descriptors that epoll descriptor *poll* watches."""
     try:
         with open("/proc/self/fdinfo/%d" % poll) as lines:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 URL = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
-LOOK_S = 1.0
+READ_S = 1.0
 INTERVAL_S = 5.0  # What Kubeflow's SDK and Transformers' callback keep to.
 MOST_INTERVAL_S = 60.0
 ANSWER_S = 5.0
@@ -46,11 +46,11 @@ def main(argv: "list[str]") -> None:
     try:
         _run(argv)
     except Exception as error:  # noqa: BLE001 - whatever it is, the job continues
-        _say("gets no further progress (%s)" % type(error).__name__)
+        _warn("gets no further progress (%s)" % type(error).__name__)
     os._exit(0)  # A thread may hang.
 
 
-def _say(problem: str) -> None:
+def _warn(problem: str) -> None:
     sys.stderr.write("[toolkit] warning: Kubeflow's status server %s; the job goes on\n" % problem)
     sys.stderr.flush()
 
@@ -61,27 +61,28 @@ def _run(argv: "list[str]") -> None:
     own_folder = os.path.dirname(os.path.abspath(__file__))  # toolkit/rank/hook
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(own_folder))))
     folder, metrics, pace, poster = argv[0], Metrics(argv[1], int(argv[2])), Pace(), Poster(os.environ)
-    told = None
-    while told is None:
-        told = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
+    received = None
+    while received is None:
+        received = signal.sigtimedwait({signal.SIGTERM}, READ_S)
         metrics.read()
-        fraction = progress(folder)
+        fraction = read_progress(folder)
         now_s = time.monotonic()
         status = trainer_status(fraction, pace.remaining_s(fraction, now_s), metrics.values)
-        poster.offer(status, (fraction, dict(metrics.values)), now_s, last=told is not None)
+        poster.offer(status, (fraction, dict(metrics.values)), now_s, last=received is not None)
 
 
-def progress(folder: str) -> "Optional[float]":
+def read_progress(folder: str) -> "Optional[float]":
     """Return the lowest progress, 0 to 1, on the status pages in *folder*, None if there is none."""
     try:
         names = os.listdir(folder)
     except OSError:
         return None
-    found = [_told(os.path.join(folder, name)) for name in names if name.startswith("rank-")]
-    return min((min(max(each, 0.0), 1.0) for each in found if each is not None), default=None)
+    fractions = [_read_fraction(os.path.join(folder, name)) for name in names if name.startswith("rank-")]
+    return min((min(max(fraction, 0.0), 1.0) for fraction in fractions if fraction is not None), default=None)
 
 
-def _told(path: str) -> "Optional[float]":
+def _read_fraction(path: str) -> "Optional[float]":
+    """Return the progress on the page *path*, None if there is none."""
     from toolkit.status_pages import layout as layout
 
     head, body = layout.RANK_HEAD, layout.RANK_BODY
@@ -120,9 +121,9 @@ class Metrics:
                 piece = file.read(READ_BYTES)
         except OSError:
             return
-        whole = piece.rfind(b"\n") + 1
-        self._offset += whole or (len(piece) if len(piece) == READ_BYTES else 0)
-        for line in piece[:whole].splitlines():
+        complete_bytes = piece.rfind(b"\n") + 1
+        self._offset += complete_bytes or (len(piece) if len(piece) == READ_BYTES else 0)
+        for line in piece[:complete_bytes].splitlines():
             try:
                 sample = json.loads(line)
                 self._take(sample["name"], sample["value"], sample["rank"])
@@ -134,13 +135,13 @@ class Metrics:
             self._of_rank_0.add(name)
         elif name in self._of_rank_0:
             return
-        self.values[name] = text(value)
+        self.values[name] = format_value(value)
 
 
-def text(value: "float | str") -> str:
+def format_value(value: "float | str") -> str:
     """Return *value* as people write it.
 
-    >>> text(120.0), text(0.25), text("NaN")
+    >>> format_value(120.0), format_value(0.25), format_value("NaN")
     ('120', '0.25', 'NaN')
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -182,9 +183,9 @@ def trainer_status(
     if remaining_s is not None:
         status["estimatedRemainingSeconds"] = remaining_s
     if metrics:
-        known = list(metrics.items())[:MOST_METRICS]
+        samples = list(metrics.items())[:MOST_METRICS]
         status["metrics"] = [
-            {"name": name[:MOST_CHARACTERS], "value": value[:MOST_CHARACTERS]} for name, value in known
+            {"name": name[:MOST_CHARACTERS], "value": value[:MOST_CHARACTERS]} for name, value in samples
         ]
     return status
 
@@ -202,7 +203,7 @@ class Poster:
         self._began_s = 0.0
         self._problem = ""
         self._failures = 0
-        self._said = False
+        self._has_warned = False
 
     def offer(self, status: "Optional[dict[str, object]]", news: object, now_s: float, *, last: bool = False) -> None:
         """Post *status* if *news* differs from that of the last post and the interval is over.
@@ -214,7 +215,7 @@ class Poster:
             self._thread.join(max(self._began_s + LAST_S - now_s, 0.0))
         if self._thread is not None and self._thread.is_alive():
             return
-        self._settle()
+        self._note_outcome()
         if status is None or news == self._posted or (last and self._failures):
             return
         if not last and self._began_s and now_s < self._began_s + self._interval_s():
@@ -225,13 +226,13 @@ class Poster:
         if last:
             self._thread.join(max(ends_s - time.monotonic(), 0.0))
             if not self._thread.is_alive():
-                self._settle()
+                self._note_outcome()
 
     def _interval_s(self) -> float:
         return min(INTERVAL_S * (1 << min(self._failures, 8)), MOST_INTERVAL_S)
 
-    def _settle(self) -> None:
-        """Take how the last post ended."""
+    def _note_outcome(self) -> None:
+        """Note the outcome of the last post."""
         if self._thread is None:
             return
         self._thread = None
@@ -239,9 +240,9 @@ class Poster:
             self._posted, self._failures = self._offered, 0
             return
         self._failures += 1
-        if not self._said:
-            self._said = True
-            _say("%s: the TrainJob shows no progress until it works again" % self._problem)
+        if not self._has_warned:
+            self._has_warned = True
+            _warn("%s: the TrainJob shows no progress until it works again" % self._problem)
 
     def _post(self, status: "dict[str, object]") -> None:
         # Without the text of an error that may hold the token: a header that cannot be sent.

@@ -46,13 +46,13 @@ def main(argv: list[str]) -> None:
         _serve_sshd(argv[2])
     if argv[:1] == ["--serve"]:
         _serve(argv[2] if len(argv) > 2 else "")
-    host, command = words(argv)
+    host, command = parse_arguments(argv)
     if os.environ.get("TOOLKIT_MPI_AGENT") == "ssh":
         _become_ssh(host, argv)
     _launch(host, command)
 
 
-def words(argv: list[str]) -> tuple[str, str]:
+def parse_arguments(argv: list[str]) -> tuple[str, str]:
     """Return the host and the command, one text for a shell, of arguments as ssh takes them."""
     rest = list(argv)
     while rest and rest[0].startswith("-"):
@@ -67,23 +67,23 @@ def words(argv: list[str]) -> tuple[str, str]:
 
 
 def _launch(host: str, command: str) -> None:
-    link = _connected()
-    given = [(name, os.environ[name]) for name in PREFIXES if os.environ.get(name)]
-    exports = "".join("export %s=%s; " % (name, _quoted(value)) for name, value in given)
+    link = _connect()
+    variables = [(name, os.environ[name]) for name in PREFIXES if os.environ.get(name)]
+    exports = "".join("export %s=%s; " % (name, _quote(value)) for name, value in variables)
     body = host.encode() + b"\0" + os.fsencode(exports + command)
     link.sendall(b"launch %d\n%s" % (len(body), body))
-    word, value = _line(link)
+    word, value = _read_line(link)
     os._exit(int(value) if word == b"exit" else 70)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _serve(name: str) -> None:
-    link = _connected()
+    link = _connect()
     link.sendall(b"daemon 0\n")
-    word, value = _line(link)
+    word, value = _read_line(link)
     if word != b"command":
         os._exit(0 if word == b"over" else 70)
     command = b""
@@ -94,11 +94,11 @@ def _serve(name: str) -> None:
         command += piece
     link.close()
     if name:
-        _be_called(name)
-    os.execv("/bin/sh", [b"sh", b"-c", here(command)])
+        _set_host_name(name)
+    os.execv("/bin/sh", [b"sh", b"-c", localize(command)])
 
 
-def here(command: bytes) -> bytes:
+def localize(command: bytes) -> bytes:
     """Return a daemon's *command* as this host can run it.
 
     The agent that it names is the leader's, in a folder that is not here. Open MPI's daemons end where there is no such
@@ -107,7 +107,7 @@ def here(command: bytes) -> bytes:
     return re.sub(rb'(plm_[rs]sh_agent"?\s+"?)[^"\s]+', rb"\1/bin/sh", command)
 
 
-def _be_called(name: str) -> None:
+def _set_host_name(name: str) -> None:
     import ctypes
 
     unshare = ctypes.CDLL(None, use_errno=True).unshare
@@ -121,8 +121,8 @@ def _be_called(name: str) -> None:
                 ("uid_map", "%d %d 1" % (uid, uid)),
                 ("gid_map", "%d %d 1" % (gid, gid)),
             ):
-                with open("/proc/self/" + file, "w") as told:
-                    told.write(text)
+                with open("/proc/self/" + file, "w") as map_file:
+                    map_file.write(text)
         socket.sethostname(name)
     except OSError as error:
         sys.stderr.write(NO_NAME % (name, error.strerror))
@@ -133,7 +133,7 @@ def _serve_sshd(program: str) -> None:
     if not os.access(program, os.X_OK):
         sys.stderr.write(NO_SSHD % program)
         os._exit(78)
-    link = _connected()
+    link = _connect()
     link.sendall(b"daemon 0\n")
     try:
         os.makedirs("/run/sshd", 0o755)  # sshd wants it, and an image's /run may be empty.
@@ -142,11 +142,11 @@ def _serve_sshd(program: str) -> None:
     pid = os.fork()
     if pid == 0:
         # MPI's daemon is found by PATH, and the ranks connect to this host's train.
-        known = [name for name in ("TOOLKIT_SHIM_SOCKET", "PATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
-        given = " ".join('"%s=%s"' % (name, os.environ[name]) for name in known)
-        os.execv(program, [program, "-D", "-e", "-o", "SetEnv=" + given])
+        names = [name for name in ("TOOLKIT_SHIM_SOCKET", "PATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
+        variables = " ".join('"%s=%s"' % (name, os.environ[name]) for name in names)
+        os.execv(program, [program, "-D", "-e", "-o", "SetEnv=" + variables])
     signal.signal(signal.SIGCHLD, lambda _number, _frame: _on_sshd_ended(pid))
-    word, _ = _line(link)
+    word, _ = _read_line(link)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.kill(pid, signal.SIGTERM)
     os.waitpid(pid, 0)
@@ -154,24 +154,24 @@ def _serve_sshd(program: str) -> None:
 
 
 def _on_sshd_ended(pid: int) -> None:
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if ended:
+    ended_pid, status = os.waitpid(pid, os.WNOHANG)
+    if ended_pid:
         os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
 
 def _become_ssh(host: str, argv: list[str]) -> None:
-    ends_s = time.monotonic() + JOIN_S
-    while time.monotonic() < ends_s:
+    deadline_s = time.monotonic() + JOIN_S
+    while time.monotonic() < deadline_s:
         try:
             socket.create_connection((host, 22), 2.0).close()
             break
         except OSError:
             time.sleep(0.1)
-    ours = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
-    os.execvp("ssh", ["ssh", *ours, "-o", "BatchMode=yes", *argv])
+    options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+    os.execvp("ssh", ["ssh", *options, "-o", "BatchMode=yes", *argv])
 
 
-def _connected() -> socket.socket:
+def _connect() -> socket.socket:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path = os.environ["TOOLKIT_SHIM_SOCKET"]
@@ -186,15 +186,15 @@ def _connected() -> socket.socket:
     return link
 
 
-def _line(link: socket.socket) -> tuple[bytes, bytes]:
+def _read_line(link: socket.socket) -> tuple[bytes, bytes]:
     """Return the words of the next line, empty ones at the end; it is read byte by byte, since more may follow."""
-    found = b""
-    while not found.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         piece = link.recv(1)
         if not piece:
             return b"", b""
-        found += piece
-    word, _, value = found.strip().partition(b" ")
+        line += piece
+    word, _, value = line.strip().partition(b" ")
     return word, value
 
 

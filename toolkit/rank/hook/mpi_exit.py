@@ -1,4 +1,4 @@
-"""Tells when a rank of MPI leaves by os._exit(0) before MPI_Finalize. The rank hook loads it by its path (site/)."""
+"""Detects that a rank of MPI leaves by os._exit(0) before MPI_Finalize. The rank hook loads it by its path (site/)."""
 
 import os
 

@@ -29,11 +29,11 @@ def main(module: str, function: str) -> None:
     """Run the plug-in; does not return after an exception."""
     try:
         framework = importlib.import_module(module)
-        asked = os.environ.get("SM_LOG_LEVEL", "")
-        configure(int(asked) if asked.isdigit() else logging.INFO)
+        level = os.environ.get("SM_LOG_LEVEL", "")
+        configure(int(level) if level.isdigit() else logging.INFO)
         getattr(framework, function)()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told and ends the process
-        sys.exit(_told(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded and ends the process
+        sys.exit(_report(error))
 
 
 def configure(level: int, line_format: str = FORMAT) -> None:
@@ -44,37 +44,37 @@ def configure(level: int, line_format: str = FORMAT) -> None:
             logging.getLogger(name).setLevel(level)
 
 
-def _told(error: Exception) -> int:
-    """Leave word of *error*; return the exit code."""
+def _report(error: Exception) -> int:
+    """Record *error* for `train`; return the exit code."""
     if _is_client_error(error):
         # `report`: the failure text of a script that the toolkit's own sagemaker_training ran.
         report = getattr(error, "report", "")
-        word = {"kind": type(error).__name__, "text": report or str(error), "cause": _output(error) or str(error)}
-        word["of_script"] = bool(report)
+        record = {"kind": type(error).__name__, "text": report or str(error), "cause": _output(error) or str(error)}
+        record["of_script"] = bool(report)
         code = _script_code(str(getattr(error, "return_code", "")))
-        if not _left({**word, "code": code}):
+        if not _write_record({**record, "code": code}):
             sys.stderr.write("%s\n" % error)
         return code
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         trace = trace.tb_next  # Less this file's own line.
-    shown = "".join(traceback.format_exception(type(error), error, trace))
-    kind = "SMTrainingCompiler Error" if any(path in shown for path in COMPILER) else "Framework Error"
+    traceback_text = "".join(traceback.format_exception(type(error), error, trace))
+    kind = "SMTrainingCompiler Error" if any(path in traceback_text for path in COMPILER) else "Framework Error"
     code = _errno_code(getattr(error, "errno", None))
     sys.excepthook(type(error), error, trace)
-    _left({"kind": kind, "text": "%s: \n%s\n%s" % (kind, shown, error), "code": code})
+    _write_record({"kind": kind, "text": "%s: \n%s\n%s" % (kind, traceback_text, error), "code": code})
     return code
 
 
 def _is_client_error(error: Exception) -> bool:
     """True for an error of the user's script or requirements, as sagemaker_training.errors has them."""
     return any(
-        (each.__module__, each.__name__) == ("sagemaker_training.errors", "ClientError") for each in type(error).__mro__
+        (base.__module__, base.__name__) == ("sagemaker_training.errors", "ClientError") for base in type(error).__mro__
     )
 
 
 def _output(error: Exception) -> str:
-    """Return what the process that failed had said, "" if that is not known."""
+    """Return the output of the process that failed, "" if that is not known."""
     output = getattr(error, "output", "")
     return output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output or "")
 
@@ -91,14 +91,14 @@ def _errno_code(errno: "Any") -> int:
     return errno & 0xFF or 1 if isinstance(errno, int) else 1
 
 
-def _left(word: "dict[str, Any]") -> bool:
+def _write_record(record: "dict[str, Any]") -> bool:
     import json
 
     folder = os.environ.get("TOOLKIT_STATUS_FOLDER", "")
-    # "?" for each byte that is not UTF-8: the reader's JSON refuses what stands for one.
+    # "?" for each byte that is not UTF-8: the reader's JSON refuses the surrogate of one.
     clean = {
         key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-        for key, value in word.items()
+        for key, value in record.items()
     }
     try:
         with open(os.path.join(folder, NAME), "w") as file:
@@ -109,8 +109,8 @@ def _left(word: "dict[str, Any]") -> bool:
 
 
 if __name__ == "__main__":
-    named = sys.argv[1:3]
+    arguments = sys.argv[1:3]
     del sys.argv[1:]
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
-    main(*named)
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own_folder]
+    main(*arguments)

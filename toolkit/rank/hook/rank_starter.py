@@ -29,22 +29,22 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
     environ.update(_with_ports(environ))
     argv = [shim, *command] if shim else command
     living: "set[int]" = set()
-    came: "list[int]" = []
+    received: "list[int]" = []
 
     def pass_on(number: int, _frame: object = None) -> None:
-        came.append(number)
+        received.append(number)
         for pid in living:
             os.kill(pid, number)
 
-    for each in SIGNALS:
-        signal.signal(each, pass_on)
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, pass_on)
     started = 0
     for variables in ranks:
-        if came:
+        if received:
             break  # The job was stopped meanwhile.
         started += 1
         living.add(os.posix_spawnp(argv[0], argv, {**environ, **variables}, setsigdef=SIGNALS))
-    for number in list(came):
+    for number in list(received):
         pass_on(number)
     failed = 0
     while living:
@@ -54,7 +54,7 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
             failed = status
             if not shim:
                 pass_on(signal.SIGTERM)
-    return failed if started else (128 + came[0]) << 8
+    return failed if started else (128 + received[0]) << 8
 
 
 def _with_ports(environ: "dict[str, str]") -> "dict[str, str]":
@@ -81,8 +81,8 @@ def end_as(status: int) -> None:
 
 if __name__ == "__main__":
     try:
-        ended = main(sys.argv[1:], dict(os.environ))
+        wait_status = main(sys.argv[1:], dict(os.environ))
     except OSError as error:
         sys.stderr.write("%s: cannot be started (%s)\n" % (sys.argv[1], error.strerror))
         os._exit(CANNOT_START)
-    end_as(ended)
+    end_as(wait_status)

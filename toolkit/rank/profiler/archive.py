@@ -6,7 +6,7 @@ import time
 
 from ...status_pages import layout as layout
 from . import files
-from .place import Place, restart_count
+from .place import TracePlace, restart_count
 from .step_timer import StepTimer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -15,53 +15,54 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import Any
 
-    from .window import Window
+    from .tensorflow_window import TensorFlowWindow
+    from .window import TorchWindow
 
 
 class Archive:
-    """Takes windows and writes them. *failed* is called with what prevents that, once."""
+    """Writes windows. *failed* is called once with the error that prevents that."""
 
     def __init__(self, steps: StepTimer, failed: "Callable[[Exception], None]") -> None:
         self._steps = steps
         self._failed = failed
-        self._told: list[dict[str, Any]] = []
+        self._windows: list[dict[str, Any]] = []
         self._names: set[str] = set()
         self._packing: list[Thread] = []
         self._traced = 0
         self._framework = ""
 
-    def take(self, window: "Window", reason: str, request: "int | None", *, now: bool) -> None:
-        """Close *window* and write it; gzipped in a thread of its own, or *now*: Python takes no thread at its end.
+    def write(self, window: "TorchWindow | TensorFlowWindow", reason: str, request: "int | None", *, now: bool) -> None:
+        """Close *window* and write it; gzipped in a thread of its own, or *now*: Python starts no thread at its end.
 
         Raises:
             Exception: the framework refuses.
         """
-        place = Place(os.environ)
+        place = TracePlace(os.environ)
         folder = os.environ.get(layout.VARIABLE, "")  # `train` removes it: also what a killed rank leaves there.
         raw = os.path.join(folder if os.path.isdir(folder) else "/tmp", "trace-%d-%d.json" % (os.getpid(), id(window)))
         window.close(raw, place.rank, place.size)
         self._traced += window.steps
         self._framework = window.framework
-        told = self._tell(window, place)
-        told.update(reason=reason, request=request)
+        record = self._describe(window, place)
+        record.update(reason=reason, request=request)
         if now:
-            self._pack(raw, place, told, window.unfinished)
+            self._pack(raw, place, record, window.unfinished)
             return
         import threading
 
-        thread = threading.Thread(target=self._pack, args=(raw, place, told, window.unfinished), name="toolkit-trace")
+        thread = threading.Thread(target=self._pack, args=(raw, place, record, window.unfinished), name="toolkit-trace")
         thread.start()
-        self._packing = [*(each for each in self._packing if each.is_alive()), thread]
+        self._packing = [*(thread for thread in self._packing if thread.is_alive()), thread]
 
     def finish(self) -> None:
         """Wait until all is written, and write the final share."""
         for thread in self._packing:
             thread.join()
-        if self._told:
-            self._list(Place(os.environ))
+        if self._windows:
+            self._write_list(TracePlace(os.environ))
 
-    def _tell(self, window: "Window", place: Place) -> "dict[str, Any]":
-        """Return what the list says of *window*, with a name that no other window has."""
+    def _describe(self, window: "TorchWindow | TensorFlowWindow", place: TracePlace) -> "dict[str, Any]":
+        """Return the entry of *window* in the list, with a file name that no other window has."""
         last = None if window.first is None or not window.steps else window.first + window.steps - 1
         name = "steps-%s-%s" % (window.first, last)
         if last is None:
@@ -82,15 +83,15 @@ class Archive:
             "activities": ["cpu", "cuda"] if window.cuda else ["cpu"],
         }
 
-    def _pack(self, raw: str, place: Place, told: "dict[str, Any]", unfinished: str) -> None:
+    def _pack(self, raw: str, place: TracePlace, record: "dict[str, Any]", unfinished: str) -> None:
         try:
-            told["bytes"] = files.pack(raw, os.path.join(place.folder, told["file"]), unfinished)
-            self._told.append(told)
-            self._list(place)
+            record["bytes"] = files.pack(raw, os.path.join(place.folder, record["file"]), unfinished)
+            self._windows.append(record)
+            self._write_list(place)
         except Exception as error:  # noqa: BLE001 - a full disk must not end the script
             self._failed(error)
 
-    def _list(self, place: Place) -> None:
+    def _write_list(self, place: TracePlace) -> None:
         steps = self._steps.steps
         files.write_json(
             os.path.join(place.folder, place.stem(restart_count(os.environ)) + ".json"),
@@ -104,7 +105,7 @@ class Archive:
                 "steps_run": steps,
                 "steps_traced": self._traced,
                 "share": self._traced / steps if steps else None,
-                "windows": self._told,
+                "windows": self._windows,
             },
         )
 
@@ -118,6 +119,6 @@ def started_s() -> float:
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write one line to stderr."""
     sys.stderr.write("[toolkit] profiler: %s\n" % text)

@@ -1,4 +1,4 @@
-"""Arms this process, once a framework is imported, for what the job or somebody while it runs asks for."""
+"""Arms this process, once a framework is imported, for the traces that the job or a request while it runs asks for."""
 
 import os
 
@@ -12,6 +12,6 @@ def arm() -> None:
     is_new = not tracing.exists()
     tracer = tracing.tracer()
     tracer.watch()
-    wanted = plan.parsed(os.environ.get(WINDOW, ""))
-    if is_new and wanted is not None and wanted[0] == "seconds":
-        Clock(tracer, wanted[1], wanted[2]).start()
+    window = plan.parse_window(os.environ.get(WINDOW, ""))
+    if is_new and window is not None and window[0] == "seconds":
+        Clock(tracer, window[1], window[2]).start()

@@ -7,7 +7,7 @@ The rank hook loads it by its path, so that it works if the rank's interpreter h
 import os
 import sys
 
-# What is watched, and the module of this package whose `attach(module)` is called once it is imported.
+# The modules to wait for, and the module of this package whose `attach(module)` is called once it is imported.
 WATCHED = {
     "torch": "torch_hooks",
     "torch.distributed.checkpoint": "checkpoint_hooks",
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 
 def watch(arrival: "ModuleType") -> None:
-    """Attach to what is watched as soon as it is imported; only the first call in a process counts. *arrival* is
-    rank/mesh/arrival.py."""
+    """Attach to the modules of WATCHED as soon as they are imported; only the first call in a process counts.
+
+    *arrival*: rank/mesh/arrival.py.
+    """
     global package
     if hasattr(sys, MARK):
         return
@@ -52,5 +54,5 @@ def attach(name: str) -> None:
 
         hooks = importlib.import_module(package() + ".rank.profiler." + WATCHED[name])
         hooks.attach(sys.modules[name])
-    except Exception as error:  # noqa: BLE001 - a framework that looks different from those known must still work
+    except Exception as error:  # noqa: BLE001 - a framework that has another form than expected must still work
         sys.stderr.write("[toolkit] steps are not measured: %s: %s: %s\n" % (name, type(error).__name__, error))

@@ -1,9 +1,9 @@
-"""Attaches the step timer to torch.distributed.checkpoint. Of `async_save`, what holds up the caller is measured."""
+"""Attaches the step timer to torch.distributed.checkpoint. For `async_save`, it measures how long the caller waits."""
 
 import sys
 
 from .step_timer import timer
-from .torch_hooks import MARK, saving
+from .torch_hooks import MARK, time_saving
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def attach(module: "ModuleType") -> None:
     """Attach the step timer of this process to torch.distributed.checkpoint, once."""
-    ours = timer()
-    if getattr(module, MARK, False) or not ours.folder:
+    step_timer = timer()
+    if getattr(module, MARK, False) or not step_timer.folder:
         return
     setattr(module, MARK, True)
     inner = sys.modules.get(module.__name__ + ".state_dict_saver")
@@ -21,7 +21,7 @@ def attach(module: "ModuleType") -> None:
         function = getattr(module, name, None)
         if function is None:
             continue
-        measured = saving(function, ours)
-        for each in (module, inner):
-            if getattr(each, name, None) is function:
-                setattr(each, name, measured)
+        measured = time_saving(function, step_timer)
+        for holder in (module, inner):
+            if getattr(holder, name, None) is function:
+                setattr(holder, name, measured)

@@ -7,7 +7,7 @@ signal of the script's. Kineto started in another thread records nothing of the 
 import time
 
 from . import plan
-from .archive import say, started_s
+from .archive import log_line, started_s
 from .tracing import Tracer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# A window without steps that can be counted ends after this time: what Kineto keeps grows with what the script does.
+# A window without steps that can be counted ends after this time: what Kineto keeps grows with the work of the script.
 MOST_S = 5.0
 
 
@@ -35,7 +35,7 @@ class Clock:
 
     def _run(self) -> None:
         if time.time() >= self._last_s:
-            say("nothing is traced: the framework was imported after the seconds that TOOLKIT_PROFILE names")
+            log_line("nothing is traced: the framework was imported after the seconds that TOOLKIT_PROFILE names")
         for _ in range(plan.MOST_WINDOWS):
             _sleep_until(self._first_s)
             if time.time() >= self._last_s:
@@ -48,14 +48,14 @@ class Clock:
         try:
             in_main_thread(function, self._tracer.callbacks)
         except Exception as error:  # noqa: BLE001
-            say("nothing is traced: %s: %s" % (type(error).__name__, error))
+            log_line("nothing is traced: %s: %s" % (type(error).__name__, error))
 
 
-def in_main_thread(function: "Callable[[], None]", kept: "list[Any]") -> None:
-    """Have the main thread call *function* as soon as it runs Python code; *kept* holds what must live until then.
+def in_main_thread(function: "Callable[[], None]", callbacks: "list[Any]") -> None:
+    """Have the main thread call *function* as soon as it runs Python code. *callbacks* keeps it alive until then.
 
     Raises:
-        ImportError, RuntimeError: it cannot be had.
+        ImportError, RuntimeError: the interpreter does not allow it.
     """
     import ctypes
 
@@ -64,7 +64,7 @@ def in_main_thread(function: "Callable[[], None]", kept: "list[Any]") -> None:
         return 0
 
     pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(call)
-    kept.append(pending)
+    callbacks.append(pending)
     for _ in range(100):
         if ctypes.pythonapi.Py_AddPendingCall(pending, None) == 0:
             return

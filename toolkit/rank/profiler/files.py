@@ -1,4 +1,4 @@
-"""Writes traces: gzipped, each whole or not at all, and beside them what share of the run they cover."""
+"""Writes traces: gzipped, each whole or not at all, and beside them the share of the run that they cover."""
 
 import os
 
@@ -25,10 +25,10 @@ def pack(trace: str, target: str, unfinished: str) -> int:
             text = file.read()
         if unfinished:
             text = text.replace(b'"%b"' % unfinished.encode(), b'"unfinished %b"' % unfinished.encode())
-        text = whole_steps(text)
+        text = align_steps(text)
         with gzip.open(part, "wb", compresslevel=1) as packed:
-            for at in range(0, len(text), BLOCK_BYTES):
-                packed.write(text[at : at + BLOCK_BYTES])
+            for offset in range(0, len(text), BLOCK_BYTES):
+                packed.write(text[offset : offset + BLOCK_BYTES])
         os.rename(part, target)
         return os.path.getsize(target)
     finally:
@@ -39,23 +39,23 @@ def pack(trace: str, target: str, unfinished: str) -> int:
                 pass
 
 
-def whole_steps(text: bytes) -> bytes:
+def align_steps(text: bytes) -> bytes:
     """Return the trace *text* with the ends of its steps moved behind the optimizer's.
 
-    torch tells of a step inside of Optimizer.step, some microseconds before that ends: two events that overlap without
-    one being inside the other, of which Perfetto drops one.
+    torch records the end of a step inside of Optimizer.step, some microseconds before that ends: two events that
+    overlap without one being inside the other, of which Perfetto drops one.
     """
     import re
 
     kinds, number = rb"(ProfilerStep#|Optimizer\.step#)", rb"([0-9.]+)"
     step = re.compile(rb'"name": "%b[^"]*"[^{}]*?"ts": %b,\s*"dur": %b' % (kinds, number, number))
-    found = [(match[1], match.span(2), match.span(3)) for match in step.finditer(text)]
-    spans = [(kind, _ns(text, start), _ns(text, start) + _ns(text, length)) for kind, start, length in found]
+    matches = [(match[1], match.span(2), match.span(3)) for match in step.finditer(text)]
+    spans = [(kind, _ns(text, start), _ns(text, start) + _ns(text, length)) for kind, start, length in matches]
     ends = [(begin, end) for kind, begin, end in spans if kind != b"ProfilerStep#"]
     changes = []
-    for (kind, start, length), (_, begin, end) in zip(found, spans):  # noqa: B905 - Python 3.8 has no `strict`
+    for (kind, start, length), (_, begin, end) in zip(matches, spans):  # noqa: B905 - Python 3.8 has no `strict`
         if kind == b"ProfilerStep#":
-            begin, end = _behind(begin, ends), _behind(end, ends)
+            begin, end = _move_behind(begin, ends), _move_behind(end, ends)
             changes += [(start, _us(begin)), (length, _us(max(0, end - begin)))]
     pieces, done = [], 0
     for (first, last), new in sorted(changes):
@@ -64,14 +64,14 @@ def whole_steps(text: bytes) -> bytes:
     return b"".join((*pieces, text[done:]))
 
 
-def _behind(time: int, spans: "list[tuple[int, int]]") -> int:
+def _move_behind(time: int, spans: "list[tuple[int, int]]") -> int:
     return max((end for begin, end in spans if begin < time < end), default=time)
 
 
-def _ns(text: bytes, place: "tuple[int, int]") -> int:
-    """Return the time at *place*, in us with decimals, in ns: a float would round it."""
-    whole, _, part = text[slice(*place)].partition(b".")
-    return int(whole or b"0") * 1000 + int((part + b"000")[:3])
+def _ns(text: bytes, span: "tuple[int, int]") -> int:
+    """Return the time at *span*, in us with decimals, in ns: a float would round it."""
+    microseconds, _, part = text[slice(*span)].partition(b".")
+    return int(microseconds or b"0") * 1000 + int((part + b"000")[:3])
 
 
 def _us(time_ns: int) -> bytes:

@@ -24,18 +24,18 @@ def attach(module: "ModuleType") -> None:
     if getattr(callbacks, MARK, False):
         return
     setattr(callbacks, MARK, True)
-    begins, ends, ours = callbacks.on_train_batch_begin, callbacks.on_train_batch_end, timer()
+    begins, ends, step_timer = callbacks.on_train_batch_begin, callbacks.on_train_batch_end, timer()
 
     @functools.wraps(begins)
-    def on_train_batch_begin(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
-        ours.batch_begins()
-        return begins(self, *arguments, **named)
+    def on_train_batch_begin(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
+        step_timer.batch_begins()
+        return begins(self, *arguments, **keywords)
 
     @functools.wraps(ends)
-    def on_train_batch_end(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
-        found = ends(self, *arguments, **named)
-        ours.batch_ends()
-        return found
+    def on_train_batch_end(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
+        output = ends(self, *arguments, **keywords)
+        step_timer.batch_ends()
+        return output
 
     callbacks.on_train_batch_begin = on_train_batch_begin
     callbacks.on_train_batch_end = on_train_batch_end

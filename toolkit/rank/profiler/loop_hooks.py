@@ -26,41 +26,41 @@ def attach(module: "ModuleType") -> None:
     if functions is None or getattr(optimizer, MARK, False):
         return
     setattr(optimizer, MARK, True)
-    function, ours = functions.Function, timer()
+    function, step_timer = functions.Function, timer()
     applies, calls = optimizer.apply, function.__call__
     applied = 0
     running: set[int] = set()  # Threads that are in a tf.function.
 
     @functools.wraps(applies)
-    def apply(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+    def apply(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
         nonlocal applied
         applied += 1
-        found = applies(self, *arguments, **named)
+        output = applies(self, *arguments, **keywords)
         if get_ident() not in running and sys.modules["tensorflow"].executing_eagerly():
-            ours.loop_ends(id(self))
-        return found
+            step_timer.loop_ends(id(self))
+        return output
 
     @functools.wraps(calls)
-    def call(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+    def call(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
         nonlocal applied
         thread = get_ident()
         is_outermost = thread not in running
         running.add(thread)
-        before = applied
+        applied_before = applied
         try:
-            found = calls(self, *arguments, **named)
+            output = calls(self, *arguments, **keywords)
         finally:
             if is_outermost:
                 running.discard(thread)
-        if applied != before:
+        if applied != applied_before:
             self._toolkit_updates = True
         if not getattr(self, "_toolkit_updates", False):
-            return found
+            return output
         if is_outermost:
-            ours.loop_ends(id(self))
+            step_timer.loop_ends(id(self))
         else:
             applied += 1  # It was traced before: the function around it updates as well.
-        return found
+        return output
 
     optimizer.apply, function.__call__ = apply, call
     arm()

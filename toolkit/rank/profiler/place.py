@@ -1,4 +1,4 @@
-"""Where this process stands in its job, and the names of what it writes (docs/profiler.md)."""
+"""Finds the position of this process in its job, and the names of the files that it writes (docs/profiler.md)."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.multiprocessing")
 
 
-class Place:
+class TracePlace:
     """Host, rank and world size of this process, and the folder for traces, "" outside of a job."""
 
     __slots__ = ("folder", "host", "is_rank", "rank", "size")

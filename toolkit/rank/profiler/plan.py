@@ -1,4 +1,4 @@
-"""Pure: which steps of a run are traced. A window has at most 20 steps, and a job at most 8 windows.
+"""Pure: chooses the steps of a run that are traced. A window has at most 20 steps, and a job at most 8 windows.
 
 A trace is kept in memory until its window ends (some 5 MiB a step), and writing it takes the rank's time.
 """
@@ -18,7 +18,7 @@ def windows(first: int, last: int) -> "list[tuple[int, int]]":
     if count <= most:
         return [(start, min(start + MOST_STEPS - 1, last)) for start in range(first, last + 1, MOST_STEPS)]
     gap = (count - MOST_STEPS) / (MOST_WINDOWS - 1)
-    starts = (first + round(at * gap) for at in range(MOST_WINDOWS))
+    starts = (first + round(index * gap) for index in range(MOST_WINDOWS))
     return [(start, start + MOST_STEPS - 1) for start in starts]
 
 
@@ -33,9 +33,9 @@ def next_start(first: int, written: int, step: int) -> "int | None":
     return max(step + 1, first + MOST_STEPS * ((1 << (written + 1)) - 2) if written else first)
 
 
-def parsed(text: str) -> "tuple[str, int, int] | None":
-    """Return kind ("steps", "seconds"), first and last of what `train` passes on: "steps 10 20"; None of anything
-    else."""
+def parse_window(text: str) -> "tuple[str, int, int] | None":
+    """Return kind ("steps", "seconds"), first and last of a window as `train` passes it on: "steps 10 20"; None of any
+    other text."""
     words = text.split()
     if len(words) != 3 or words[0] not in ("steps", "seconds") or not all(word.isdigit() for word in words[1:]):
         return None

@@ -12,12 +12,7 @@ _COUNT_AT = _START - 8
 BYTES = _START + layout.STEPS_KEPT * _SIZE
 
 
-TYPE_CHECKING = False  # As typing's, without importing it.
-if TYPE_CHECKING:
-    pass
-
-
-class Ring:
+class StepRing:
     """This process's ring, mapped into memory: a record is a copy of 80 bytes, without a system call."""
 
     __slots__ = ("_view", "_written")
@@ -45,7 +40,7 @@ class Ring:
     def add(self, step: int, end_ns: int, *durations_ns: int) -> None:
         """Add a step; *durations_ns* as in STEPS_RECORD, NONE where not measured."""
         number = self._written + 1
-        at = _START + self._written % layout.STEPS_KEPT * _SIZE
-        self._view[at : at + _SIZE] = _PACK(number, step, end_ns, *durations_ns)
+        offset = _START + self._written % layout.STEPS_KEPT * _SIZE
+        self._view[offset : offset + _SIZE] = _PACK(number, step, end_ns, *durations_ns)
         self._view[_COUNT_AT:_START] = number.to_bytes(8, "little")
         self._written = number

@@ -19,7 +19,7 @@ import os
 
 from ..mesh import arrival as imports
 from . import arrival, step_timer
-from .place import Place
+from .place import TracePlace
 from .tracing import tracer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -31,7 +31,7 @@ ON = ("1", "true", "on", "yes")
 
 
 class Config:
-    """What to profile. `profiler`: the keys, with texts as values; those that are not known have no effect."""
+    """The configuration of a profile. `profiler`: the keys, with texts as values; unknown ones have no effect."""
 
     def __init__(self) -> None:
         self.profiler: Mapping[str, object] = {}
@@ -58,19 +58,19 @@ class SMProfiler:
 
     def start_profiling(self) -> None:
         """Begin to trace windows of this process."""
-        if not Place(os.environ).folder:
+        if not TracePlace(os.environ).folder:
             return
         arrival.watch(imports)
         tracer().start_samples(cuda=self._with_cuda())
 
     def stop_profiling(self) -> None:
         """Write the window that is open, and trace no more."""
-        if Place(os.environ).folder:
+        if TracePlace(os.environ).folder:
             tracer().stop_samples()
 
     def _with_cuda(self) -> bool:
-        asked = (self._config.profiler or {}).get("EnableCuda", os.environ.get("SMP_ENABLE_CUDA", ""))
-        return str(asked).strip().lower() in ON
+        setting = (self._config.profiler or {}).get("EnableCuda", os.environ.get("SMP_ENABLE_CUDA", ""))
+        return str(setting).strip().lower() in ON
 
 
 class annotate:  # noqa: N801 - its name in scripts
@@ -89,9 +89,9 @@ class annotate:  # noqa: N801 - its name in scripts
 
     def __call__(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
-        def annotated(*arguments: "Any", **named: "Any") -> "Any":
+        def annotated(*arguments: "Any", **keywords: "Any") -> "Any":
             with annotate(self.name):
-                return function(*arguments, **named)
+                return function(*arguments, **keywords)
 
         return annotated
 
@@ -108,7 +108,7 @@ class Annotation:
 
 
 def annotation_begin(name: str) -> Annotation:
-    """Begin an annotation; return what `annotation_end` takes."""
+    """Begin an annotation; return the handle for `annotation_end`."""
     handle = Annotation(str(name))
     if step_timer.exists():
         handle.begin_ns = step_timer.timer().annotation_begins(handle.name)

@@ -1,4 +1,4 @@
-"""Has toolkit.status tell the step timer of heartbeats and of checkpoints that are held open."""
+"""Has toolkit.status report heartbeats, and checkpoints that are held open, to the step timer."""
 
 from .step_timer import timer
 

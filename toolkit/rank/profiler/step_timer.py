@@ -1,12 +1,12 @@
-"""Measures the steps of this process from what hooks, annotations and heartbeats tell it.
+"""Measures the steps of this process by hooks, annotations and heartbeats.
 
 A step ends when the optimizer has updated the parameters; it begins where the step before it ended. With several
 optimizers, the one that first stepped counts, until another one steps twice without it. Where no optimizer is seen, a
 step ends when Keras ends a batch; else when a TensorFlow loop has updated its model; else when the annotation that came
-first (smppy.annotate) is entered again; else at a heartbeat (toolkit.status). What is seen of a later kind counts only
-until an earlier kind is seen.
+first (smppy.annotate) is entered again; else at a heartbeat (toolkit.status). A later kind counts only until an
+earlier kind is seen.
 
-Parts of a step, all in ns and NONE where nothing told of them: waiting for the data loader; forward, from the loader's
+Parts of a step, all in ns and NONE where not measured: waiting for the data loader; forward, from the loader's
 batch (or the end of the step before) to the start of backward; backward; the optimizer; saving checkpoints. They do not
 overlap. Only the thread that steps is measured: a loader that fetches, or a checkpoint that is written, in another
 thread does not hold up the step. Batches that are fetched with gradients off (evaluation) are no part of the data time.
@@ -20,14 +20,14 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from ...status_pages import layout as layout
-from .ring import Ring
+from .ring import StepRing
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NONE = layout.NONE
-# Who tells the end of a step, the best last.
+# The sources of the end of a step, the best last.
 NOBODY, HEARTBEATS, ANNOTATIONS, LOOP, KERAS, OPTIMIZER = range(6)
 # Annotations that name a part of a step, by what their name begins with.
 PARTS = (("forward", "forward"), ("backward", "backward"), ("optim", "optimizer"), ("data", "data"), ("input", "data"))
@@ -36,20 +36,22 @@ PARTS = (("forward", "forward"), ("backward", "backward"), ("optim", "optimizer"
 class StepTimer:
     """The times of the step that runs in this process.
 
-    `steps`: steps that have ended. `folder`: the status folder, "" to measure without writing. `on_step`: called with
-    the number of each step that has ended; `on_start`: called when the first step begins. None if nobody wants to know.
+    *folder*: the status folder, "" to measure without writing.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.on_step: Callable[[int], None] | None = None
+        """Called with the number of each step that has ended."""
         self.on_start: Callable[[], None] | None = None
+        """Called when the first step begins."""
         self.restart()
 
     def restart(self) -> None:
         """Begin anew: in a forked child, which has steps and a file of its own."""
-        self.ring: Ring | None = None
+        self.ring: StepRing | None = None
         self.steps = 0
+        """Those that have ended."""
         self.source = NOBODY
         self.thread = 0
         self._start_ns = 0  # 0: not known.
@@ -64,7 +66,7 @@ class StepTimer:
         self._start_ns = self._mark_ns = start_ns
         self._data_ns = self._forward_ns = self._backward_ns = self._optimizer_ns = self._saving_ns = NONE
         self._own_backward_ns = NONE
-        self._named: dict[str, int] = {}
+        self._annotated_ns: dict[str, int] = {}
 
     def is_elsewhere(self) -> bool:
         """True in a thread that does not step."""
@@ -99,8 +101,8 @@ class StepTimer:
 
     def optimizer_ends(self, optimizer: object, *_: object) -> None:
         """An optimizer has stepped."""
-        which = id(optimizer)
-        if which != self._inside:
+        optimizer_id = id(optimizer)
+        if optimizer_id != self._inside:
             return
         now_ns = monotonic_ns()
         self._inside = 0
@@ -110,7 +112,7 @@ class StepTimer:
             within_ns -= self._backward_before_ns
         took_ns = now_ns - self._optimizer_since_ns - within_ns
         self._optimizer_ns = took_ns + (self._optimizer_ns if self._optimizer_ns > 0 else 0)
-        if which == self._main or self._takes_over(which):
+        if optimizer_id == self._main or self._takes_over(optimizer_id):
             if self._others:
                 self._others.clear()
             self._end(now_ns, NONE)
@@ -133,11 +135,11 @@ class StepTimer:
 
     def counted_ends(self, optimizer: object, *_: object) -> None:
         """As `optimizer_ends`, where steps are only counted: in a third of the time."""
-        which = id(optimizer)
-        if which != self._inside:
+        optimizer_id = id(optimizer)
+        if optimizer_id != self._inside:
             return
         self._inside = 0
-        if which == self._main or self._takes_over(which):
+        if optimizer_id == self._main or self._takes_over(optimizer_id):
             if self._others:
                 self._others.clear()
             self.steps = step = self.steps + 1
@@ -158,11 +160,11 @@ class StepTimer:
             self.source = KERAS
             self._end(monotonic_ns(), NONE)
 
-    def loop_ends(self, which: int) -> None:
-        """A TensorFlow loop has updated a model, by the optimizer or the function *which*."""
+    def loop_ends(self, updater: int) -> None:
+        """A TensorFlow loop has updated a model. *updater*: the id of the optimizer or function that did it."""
         if self.source > LOOP or self.is_elsewhere():
             return
-        if which == self._main or self._takes_over(which, LOOP):
+        if updater == self._main or self._takes_over(updater, LOOP):
             self._others.clear()
             self._end(monotonic_ns(), NONE)
 
@@ -186,11 +188,11 @@ class StepTimer:
         low = name.lower()
         for start, part in PARTS:
             if low.startswith(start):
-                self._named[part] = self._named.get(part, 0) + monotonic_ns() - begin_ns
+                self._annotated_ns[part] = self._annotated_ns.get(part, 0) + monotonic_ns() - begin_ns
                 return
 
     def beat(self, step: int) -> None:
-        """The script has reached *step*, as it says itself."""
+        """The script has reached *step*, as its heartbeat says."""
         if self.source > HEARTBEATS or step == self._last_beat or self.is_elsewhere():
             return
         self.source, self._last_beat = HEARTBEATS, step
@@ -224,8 +226,8 @@ class StepTimer:
         if self.ring is None and self.folder:
             self._open()
         if self.ring is not None:
-            if self._named:
-                self._take_named()
+            if self._annotated_ns:
+                self._use_annotations()
             self.ring.add(
                 self.steps if step == NONE else step,
                 now_ns,
@@ -243,24 +245,24 @@ class StepTimer:
         if self.on_step is not None:
             self.on_step(self.steps)
 
-    def _take_named(self) -> None:
-        """Let annotations stand for the parts of which nothing else told."""
-        named, self._named = self._named, {}
+    def _use_annotations(self) -> None:
+        """Use the script's annotations for the parts of a step that no hook measured."""
+        annotated_ns, self._annotated_ns = self._annotated_ns, {}
         if self._data_ns == NONE:
-            self._data_ns = named.get("data", NONE)
-        if "forward" in named or self._backward_ns == NONE:
-            self._forward_ns = named.get("forward", NONE)
+            self._data_ns = annotated_ns.get("data", NONE)
+        if "forward" in annotated_ns or self._backward_ns == NONE:
+            self._forward_ns = annotated_ns.get("forward", NONE)
         if self._backward_ns == NONE:
-            self._backward_ns = named.get("backward", NONE)
+            self._backward_ns = annotated_ns.get("backward", NONE)
         if self._optimizer_ns == NONE:
-            self._optimizer_ns = named.get("optimizer", NONE)
+            self._optimizer_ns = annotated_ns.get("optimizer", NONE)
 
     def _open(self) -> None:
         self.thread = get_ident()
         try:
-            self.ring = Ring(self.folder)
+            self.ring = StepRing(self.folder)
         except (OSError, ValueError, ImportError):
-            self.folder = ""  # One attempt: the steps are then not to be had.
+            self.folder = ""  # One attempt only.
 
 
 def _is_step(name: str) -> bool:

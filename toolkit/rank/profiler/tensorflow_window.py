@@ -9,7 +9,7 @@ import sys
 import time
 from _thread import get_ident
 
-from .archive import say
+from .archive import log_line
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RUNTIME = "runtime"
 EAGER = "EagerLocalExecute: "
 
 
-class Window:
+class TensorFlowWindow:
     """A window that is open; it is used as window.py's."""
 
     framework = "tensorflow"
@@ -47,9 +47,9 @@ class Window:
         self.start_s = time.time()
         self._start(self._folder)
 
-        def start(*arguments: "Any", **named: "Any") -> "Any":
+        def start(*arguments: "Any", **keywords: "Any") -> "Any":
             give_way()
-            return self._start(*arguments, **named)
+            return self._start(*arguments, **keywords)
 
         _profiler().start = start
         self._tensorflow.profiler.experimental.start = start
@@ -88,21 +88,21 @@ class Window:
             events: list[dict[str, Any]] = []
             for name in glob.glob(os.path.join(self._folder, "plugins/profile/*/*.xplane.pb")):
                 with open(name, "rb") as file:
-                    events += converted(file.read(), self._annotations)
+                    events += convert(file.read(), self._annotations)
             events += self._steps()
-            told = {"backend": "none", "rank": rank, "world_size": size}
+            distributed = {"backend": "none", "rank": rank, "world_size": size}
             with open(path, "w") as file:
-                json.dump({"schemaVersion": 1, "distributedInfo": told, "traceEvents": events}, file)
+                json.dump({"schemaVersion": 1, "distributedInfo": distributed, "traceEvents": events}, file)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _steps(self) -> "Iterator[dict[str, Any]]":
         start_s = self.start_s
-        for at, end_s in enumerate(self._ends):
+        for index, end_s in enumerate(self._ends):
             yield {
                 "ph": "X",
                 "cat": "user_annotation",
-                "name": "ProfilerStep#%d" % ((self.first or 0) + at),
+                "name": "ProfilerStep#%d" % ((self.first or 0) + index),
                 "pid": os.getpid(),
                 "tid": "steps",
                 "ts": start_s * 1e6,
@@ -115,12 +115,21 @@ def forked() -> None:
     """Nothing is to be done in a child that was forked after a window."""
 
 
+def open_window(first: "int | None", *, cuda: bool, give_way: "Callable[[], None]") -> TensorFlowWindow:
+    """Return an open window.
+
+    Raises:
+        Exception: TensorFlow refuses.
+    """
+    return TensorFlowWindow(first, cuda=cuda, give_way=give_way)
+
+
 def is_taken() -> bool:
     """True if a session is open in this process: the script's own."""
     return getattr(_profiler(), "_profiler", None) is not None
 
 
-def converted(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict[str, Any]]":
+def convert(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict[str, Any]]":
     """Yield the events of the XSpace *text*. Planes are processes, lines are threads; times in us.
 
     *annotations*: names of annotations of the script. The category "runtime" is TensorFlow's own work around operators,
@@ -132,7 +141,7 @@ def converted(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict
     try:
         space.ParseFromString(text)
     except DecodeError as error:
-        say("a trace of TensorFlow cannot be read: %s" % error)
+        log_line("a trace of TensorFlow cannot be read: %s" % error)
         return
     pid = os.getpid()
     start_ns = max((_start_ns(plane) for plane in space.planes), default=0)  # Lines count from it.

@@ -1,7 +1,7 @@
 """Attaches the step timer to torch: optimizers, data loaders, backward, saves. No result of any of them changes.
 
 Only public hooks are used where torch has one (optimizers, from torch 2.0 on). Else a function is wrapped: where the
-script replaces it later, with or without calling ours, the script's counts.
+script replaces it later, with or without calling the wrapper, the script's counts.
 """
 
 import functools
@@ -25,26 +25,26 @@ def attach(torch: "ModuleType") -> None:
     if getattr(torch, MARK, False):
         return
     setattr(torch, MARK, True)
-    ours = timer()
-    _optimizers(ours)
+    step_timer = timer()
+    _optimizers(step_timer)
     arm()
-    if ours.folder or ours.on_start is not None:  # Else steps are only counted.
-        _loaders(torch, ours)
-    if ours.folder:
-        _backward(torch, ours)
-        _saves(torch, ours)
+    if step_timer.folder or step_timer.on_start is not None:  # Else steps are only counted.
+        _loaders(torch, step_timer)
+    if step_timer.folder:
+        _backward(torch, step_timer)
+        _saves(torch, step_timer)
 
 
-def _optimizers(ours: StepTimer) -> None:
+def _optimizers(step_timer: StepTimer) -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
-    before = getattr(optimizer, "register_optimizer_step_pre_hook", None)
-    after = getattr(optimizer, "register_optimizer_step_post_hook", None)
-    if before is not None and after is not None:
-        before(ours.optimizer_begins if ours.folder else ours.counted_begins)
-        after(ours.optimizer_ends if ours.folder else ours.counted_ends)
+    register_pre_hook = getattr(optimizer, "register_optimizer_step_pre_hook", None)
+    register_post_hook = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register_pre_hook is not None and register_post_hook is not None:
+        register_pre_hook(step_timer.optimizer_begins if step_timer.folder else step_timer.counted_begins)
+        register_post_hook(step_timer.optimizer_ends if step_timer.folder else step_timer.counted_ends)
 
 
-def _loaders(torch: "ModuleType", ours: StepTimer) -> None:
+def _loaders(torch: "ModuleType", step_timer: StepTimer) -> None:
     loading = sys.modules.get("torch.utils.data.dataloader")
     if loading is None:
         return
@@ -53,13 +53,13 @@ def _loaders(torch: "ModuleType", ours: StepTimer) -> None:
     def timed(function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
         def wrapper(self: "Any") -> "Any":
-            if ours.is_elsewhere() or not is_training():
+            if step_timer.is_elsewhere() or not is_training():
                 return function(self)
             begin_ns = monotonic_ns()
             try:
                 return function(self)
             finally:
-                ours.fetched(begin_ns, monotonic_ns())
+                step_timer.fetched(begin_ns, monotonic_ns())
 
         return wrapper
 
@@ -68,25 +68,25 @@ def _loaders(torch: "ModuleType", ours: StepTimer) -> None:
     loader.__iter__ = timed(loader.__iter__)  # It starts the workers.
 
 
-def _backward(torch: "ModuleType", ours: StepTimer) -> None:
+def _backward(torch: "ModuleType", step_timer: StepTimer) -> None:
     backward = torch.autograd.backward
     when_computed = _when_computed(torch)
     runs = False
 
     @functools.wraps(backward)
-    def timed_backward(*arguments: "Any", **named: "Any") -> "Any":
+    def timed_backward(*arguments: "Any", **keywords: "Any") -> "Any":
         nonlocal runs
-        if runs or ours.is_elsewhere():  # Checkpointed parts of a model go backward inside of backward.
-            return backward(*arguments, **named)
+        if runs or step_timer.is_elsewhere():  # Checkpointed parts of a model go backward inside of backward.
+            return backward(*arguments, **keywords)
         runs = True
         computed: list[int] = []
         hook = when_computed(arguments, computed)
         begin_ns = monotonic_ns()
         try:
-            return backward(*arguments, **named)
+            return backward(*arguments, **keywords)
         finally:
             runs = False
-            ours.went_backward(begin_ns, monotonic_ns(), *computed[:1])
+            step_timer.went_backward(begin_ns, monotonic_ns(), *computed[:1])
             if hook is not None:
                 hook.remove()
 
@@ -106,7 +106,7 @@ def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
         if queue is None or not distributed.is_available() or not distributed.is_initialized() or not arguments:
             return None
         losses = arguments[0] if isinstance(arguments[0], (list, tuple)) else (arguments[0],)
-        loss = next((each for each in losses if getattr(each, "requires_grad", False)), None)
+        loss = next((tensor for tensor in losses if getattr(tensor, "requires_grad", False)), None)
         if loss is None:
             return None
         return loss.register_hook(lambda _: queue(lambda: computed.append(monotonic_ns())))
@@ -114,22 +114,22 @@ def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
     return when_computed
 
 
-def _saves(torch: "ModuleType", ours: StepTimer) -> None:
-    torch.save = timed_save = saving(torch.save, ours)  # type: ignore[attr-defined]
+def _saves(torch: "ModuleType", step_timer: StepTimer) -> None:
+    torch.save = timed_save = time_saving(torch.save, step_timer)  # type: ignore[attr-defined]
     if "torch.serialization" in sys.modules:
         sys.modules["torch.serialization"].save = timed_save  # type: ignore[attr-defined]
 
 
-def saving(function: "Callable[..., Any]", ours: StepTimer) -> "Callable[..., Any]":
+def time_saving(function: "Callable[..., Any]", step_timer: StepTimer) -> "Callable[..., Any]":
     """Return *function*, whose time counts as saving a checkpoint; what it saves by other functions counts once."""
 
     @functools.wraps(function)
-    def timed(*arguments: "Any", **named: "Any") -> "Any":
-        if not ours.saving_begins():
-            return function(*arguments, **named)
+    def timed(*arguments: "Any", **keywords: "Any") -> "Any":
+        if not step_timer.saving_begins():
+            return function(*arguments, **keywords)
         try:
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
         finally:
-            ours.saving_ends()
+            step_timer.saving_ends()
 
     return timed

@@ -1,7 +1,7 @@
 """Decides at the end of each step whether a window opens or ends, and has it written.
 
-Three may ask for windows: the job (TOOLKIT_PROFILE), somebody while the job runs (`toolkit profile`, the monitor: the
-request page of the status folder), and the script (smppy). No failure here reaches the script: it is one line.
+Windows are opened for the job (TOOLKIT_PROFILE), for a request while the job runs (`toolkit profile`, the monitor: the
+request page of the status folder), and for the script (smppy). No failure here reaches the script: it is one line.
 """
 
 import os
@@ -11,8 +11,8 @@ from _thread import get_ident
 from ...status_pages import layout as layout
 from ..mesh import measuring
 from . import plan
-from .archive import Archive, say
-from .place import WINDOW, Place, is_launcher
+from .archive import Archive, log_line
+from .place import WINDOW, TracePlace, is_launcher
 from .step_timer import KERAS, StepTimer, timer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mmap import mmap
     from typing import Any
 
-    from .window import Window
+    from .tensorflow_window import TensorFlowWindow
+    from .window import TorchWindow
 
 MOST_REQUESTS = 32  # Windows on request: each takes disk space and the rank's time.
 NEVER = 1 << 62
@@ -32,7 +33,7 @@ class Tracer:
     def __init__(self, steps: StepTimer) -> None:
         self._timer = steps
         self._environ = os.environ
-        self._window: Window | None = None
+        self._window: TorchWindow | TensorFlowWindow | None = None
         self._used: Any = None  # The module whose window was opened, in this process or in one that forked it.
         self._barred = False
         self.callbacks: list[Any] = []  # Of clock.py: they must live until the main thread has called them.
@@ -52,7 +53,7 @@ class Tracer:
 
     def _restart(self) -> None:
         self._until = NEVER
-        self._wanted: list[tuple[int, int]] = []
+        self._windows: list[tuple[int, int]] = []
         self._next = NEVER  # The last step before one with which a window opens.
         self._is_late = False  # Steps have passed in which none could open.
         self._reason, self._request = plan.SETTING, 0
@@ -62,13 +63,13 @@ class Tracer:
         self._requests = 0
         self._archive = Archive(self._timer, self._failed)
         self._page: mmap | None = None
-        self._seen = b""
+        self._answered = b""
         self._pid = os.getpid()
         self._closes_at_exit = False
-        wanted = plan.parsed(self._environ.get(WINDOW, ""))
-        if wanted is not None and wanted[0] == "steps":
-            self._wanted = plan.windows(wanted[1], wanted[2])
-            self._next = self._wanted[0][0] - 1
+        window = plan.parse_window(self._environ.get(WINDOW, ""))
+        if window is not None and window[0] == "steps":
+            self._windows = plan.windows(window[1], window[2])
+            self._next = self._windows[0][0] - 1
 
     def watch(self) -> None:
         """Begin to follow the steps of this process; open a window at once if it begins with the first step."""
@@ -82,18 +83,18 @@ class Tracer:
         """The first step has begun, as far as can be seen."""
         self._timer.on_start = None
         if self._window is None and self._next == self._timer.steps:
-            self._look(self._timer.steps)
+            self._open_or_close(self._timer.steps)
 
     def step_ended(self, step: int) -> None:
         """Step number *step* has ended. This is called at each step: it must cost almost nothing."""
         if measuring.is_under_way() and self._window is None:
             self._is_late = True
         elif self._window is not None or step >= self._next:
-            self._look(step)
-        elif self._page is not None and self._page[8:16] != self._seen:
-            self._heed(step)
+            self._open_or_close(step)
+        elif self._page is not None and self._page[8:16] != self._answered:
+            self._answer_request(step)
 
-    def _look(self, step: int) -> None:
+    def _open_or_close(self, step: int) -> None:
         window = self._window
         if window is not None:
             if window.thread != get_ident():
@@ -108,12 +109,12 @@ class Tracer:
         self._next = NEVER
         if self._is_late:
             self._shift(step)
-        while self._wanted and self._wanted[0][1] <= step:
-            self._wanted.pop(0)  # Passed while another window was open.
-        if self._wanted:
-            first, last = self._wanted[0]
+        while self._windows and self._windows[0][1] <= step:
+            self._windows.pop(0)  # Passed while another window was open.
+        if self._windows:
+            first, last = self._windows[0]
             if first <= step + 1:
-                self._wanted.pop(0)
+                self._windows.pop(0)
                 self.open(plan.SETTING, step + 1, last)
             else:
                 self._next = first - 1
@@ -124,16 +125,16 @@ class Tracer:
     def _shift(self, step: int) -> None:
         """Move the windows that step times were compared in (rank/mesh/measuring.py) behind *step*, at full length."""
         self._is_late = False
-        late = step + 1 - self._wanted[0][0] if self._wanted else 0
+        late = step + 1 - self._windows[0][0] if self._windows else 0
         if late > 0:
-            self._wanted = [(first + late, last + late) for first, last in self._wanted]
-            say("the trace begins %d steps late, with step %d: the compiler compared steps" % (late, step + 1))
+            self._windows = [(first + late, last + late) for first, last in self._windows]
+            log_line("the trace begins %d steps late, with step %d: the compiler compared steps" % (late, step + 1))
 
     def _plan_next(self, step: int) -> None:
         """Set when the next window opens, after one has closed."""
         self._next = NEVER
-        if self._wanted:
-            self._next = max(step, self._wanted[0][0] - 1)
+        if self._windows:
+            self._next = max(step, self._windows[0][0] - 1)
         elif self._samples:
             start = plan.next_start(self._sample_from, self._sampled, step)
             self._next = NEVER if start is None else start - 1
@@ -151,48 +152,48 @@ class Tracer:
             finally:
                 os.close(fd)
         except (OSError, ValueError, ImportError):
-            return  # Nothing can be asked for in this job.
-        self._seen = self._page[8:16]
+            return  # No trace can be requested in this job.
+        self._answered = self._page[8:16]
 
-    def _heed(self, step: int) -> None:
+    def _answer_request(self, step: int) -> None:
         """Answer the request that is on the page."""
         page = self._page
         assert page is not None
-        found = layout.read_consistent(lambda: page[: layout.PROFILE_BODY.size], layout.PROFILE_BODY)
-        if found is None:
+        fields = layout.read_consistent(lambda: page[: layout.PROFILE_BODY.size], layout.PROFILE_BODY)
+        if fields is None:
             return  # It is being written: at the next step.
-        self._seen = page[8:16]
-        request, steps, rank, other = found
-        if rank >= 0 and Place(self._environ).rank not in (rank, other):
+        self._answered = page[8:16]
+        request, steps, rank, other = fields
+        if rank >= 0 and TracePlace(self._environ).rank not in (rank, other):
             return
         self._requests += 1
         if self._requests > MOST_REQUESTS:
-            say("request %d is not traced: %d were, and each takes disk space" % (request, MOST_REQUESTS))
+            log_line("request %d is not traced: %d were, and each takes disk space" % (request, MOST_REQUESTS))
             return
         self._request = request
         self.open(plan.REQUEST, step + 1, step + max(1, min(steps, plan.MOST_STEPS)))
 
     def open(self, reason: str, first: "int | None", last: "int | None", *, cuda: bool = True) -> bool:
         """Open a window for the steps *first* to *last*, None if there are none; return True if it is open."""
-        if self._window is not None or is_launcher() or not Place(self._environ).folder:
+        if self._window is not None or is_launcher() or not TracePlace(self._environ).folder:
             return False
         if measuring.is_under_way():
-            say("no trace from here on: the compiler compares steps")
+            log_line("no trace from here on: the compiler compares steps")
             return False
         if self._barred:
-            self._wanted, self._samples, self._next, self._page = [], False, NEVER, None
-            say("no traces in this process: it was forked after a trace of its parent had begun")
+            self._windows, self._samples, self._next, self._page = [], False, NEVER, None
+            log_line("no traces in this process: it was forked after a trace of its parent had begun")
             return False
         try:
             window = _backend(self._timer)
             if window is None:
                 return False
             if window.is_taken():
-                say("no trace of steps from %s on: the script's own profiler is running" % (first or "now"))
+                log_line("no trace of steps from %s on: the script's own profiler is running" % (first or "now"))
                 self._plan_next(self._timer.steps)
                 return False
             self._used = window
-            self._window = window.Window(first, cuda=cuda, give_way=self._give_way)
+            self._window = window.open_window(first, cuda=cuda, give_way=self._give_way)
         except Exception as error:  # noqa: BLE001 - the script goes on whatever torch says
             self._failed(error)
             return False
@@ -208,7 +209,7 @@ class Tracer:
     def _give_way(self) -> None:
         window = self._window
         if window is not None and window.thread == get_ident():
-            say("the trace ends here: the script starts its own profiler")
+            log_line("the trace ends here: the script starts its own profiler")
             self.close()
 
     def close(self, *, now: bool = False) -> None:
@@ -218,7 +219,7 @@ class Tracer:
             return
         self._plan_next(self._timer.steps)
         try:
-            self._archive.take(window, self._reason, self._request if self._reason == plan.REQUEST else None, now=now)
+            self._archive.write(window, self._reason, self._request if self._reason == plan.REQUEST else None, now=now)
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
@@ -234,12 +235,12 @@ class Tracer:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Say it once, and trace no more in this process."""
-        self._wanted, self._samples, self._next, self._page = [], False, NEVER, None
-        say("no more traces in this process: %s: %s" % (type(error).__name__, error))
+        """Log it once, and trace no more in this process."""
+        self._windows, self._samples, self._next, self._page = [], False, NEVER, None
+        log_line("no more traces in this process: %s: %s" % (type(error).__name__, error))
 
     def open_timed(self) -> None:
-        """The time has come for a window: of the next steps, if the script has steps that can be counted."""
+        """Open a window at its time: of the next steps, if the script has steps that can be counted."""
         step = self._timer.steps
         # A step that is under way is counted as the first one: when it began, nobody knew.
         self.open(plan.SETTING, step + 1 if step else None, step + plan.MOST_STEPS if step else None)
@@ -251,7 +252,7 @@ class Tracer:
 
     def start_samples(self, *, cuda: bool) -> None:
         """smppy starts: trace 20 steps from here on, and then again after ever longer gaps."""
-        if self._samples or not Place(self._environ).folder:
+        if self._samples or not TracePlace(self._environ).folder:
             return
         self._samples, self._sample_cuda, self._sampled = True, cuda, 1
         self._sample_from = self._timer.steps + 1
@@ -264,7 +265,7 @@ class Tracer:
         if not self._samples:
             return
         self._samples = False
-        self._next = NEVER if not self._wanted else self._wanted[0][0] - 1
+        self._next = NEVER if not self._windows else self._windows[0][0] - 1
         if self._window is not None and self._reason == plan.SMPPY and self._window.thread == get_ident():
             self.close()
 

@@ -1,7 +1,8 @@
 """One window of torch.profiler: from its start to the file.
 
-One session of Kineto can be open in a process. If the script has one, ours is not opened; if the script opens one while
-ours runs, ours ends first. torch.autograd's profiler is used below torch.profiler's, whose start imports the compiler.
+One session of Kineto can be open in a process. If the script has one, no window is opened; if the script opens one
+while a window is open, the window ends first. torch.autograd's profiler is used below torch.profiler's, whose start
+imports the compiler.
 
 It starts, marks steps and ends in the thread that trains: in another one Kineto records nothing.
 """
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Window:
+class TorchWindow:
     """A window that is open. `first`: the number of its first step, None if the script has no steps."""
 
     framework = "torch"
@@ -46,12 +47,12 @@ class Window:
             self._mark(first)
 
     def _guard(self, kind: "Any", give_way: "Callable[[], None]") -> None:
-        before = self._was = kind._prepare_trace
+        original = self._was = kind._prepare_trace
 
-        def prepare(session: "Any", *arguments: "Any", **named: "Any") -> "Any":
+        def prepare(session: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
             if session is not self._session:
                 give_way()
-            return before(session, *arguments, **named)
+            return original(session, *arguments, **keywords)
 
         kind._prepare_trace = prepare
 
@@ -112,7 +113,7 @@ _ends_at_once: "Callable[[], None] | None" = None
 
 
 def _prepare_forks() -> None:
-    """Prepare what `forked` does: the child of a process with threads can import little."""
+    """Prepare for `forked`: the child of a process with threads can import little."""
     global _ends_at_once
     if _ends_at_once is not None:
         return
@@ -146,6 +147,15 @@ def forked() -> None:
     """
     if _ends_at_once is not None:
         _ends_at_once()
+
+
+def open_window(first: "int | None", *, cuda: bool, give_way: "Callable[[], None]") -> TorchWindow:
+    """Return an open window.
+
+    Raises:
+        RuntimeError: torch refuses.
+    """
+    return TorchWindow(first, cuda=cuda, give_way=give_way)
 
 
 def is_taken() -> bool:

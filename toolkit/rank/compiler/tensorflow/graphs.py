@@ -1,4 +1,4 @@
-"""What a traced tf.function consists of, and which of its operations XLA does not compile."""
+"""Reads the operations of a traced tf.function, and tells which of them XLA does not compile."""
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ def operations(function: "Any") -> "frozenset[str]":
     except ValueError:  # Its constants exceed 2 GiB.
         return frozenset(operation.type for operation in graph.get_operations())
     nodes = [*definition.node, *(node for nested in definition.library.function for node in nested.node_def)]
-    found = {node.op for node in nodes}
+    types = {node.op for node in nodes}
     devices = {node.device.rpartition("/")[2].lower() for node in nodes}
     kinds = [device.rpartition(":")[0] for device in devices if device.count(":") == 2]
     if len(set(kinds)) < len(kinds):  # Two of a kind: a CPU beside a GPU is usual.
-        found.add(DEVICES)
-    return frozenset(found)
+        types.add(DEVICES)
+    return frozenset(types)
 
 
 # The collectives of two replicas in one process can wait for each other for ever beside compiled code: seen in two of
@@ -40,29 +40,31 @@ REPLICAS = (
 )
 
 
-def collectives(found: "frozenset[str]") -> "list[str]":
-    """Return those of *found* by which ranks exchange tensors."""
-    return sorted(each for each in found if each.startswith(COLLECTIVES))
+def collectives(operations: "frozenset[str]") -> "list[str]":
+    """Return those of *operations* by which ranks exchange tensors."""
+    return sorted(kind for kind in operations if kind.startswith(COLLECTIVES))
 
 
-def obstacles(found: "frozenset[str]", *, with_input: bool) -> "list[str]":
-    """Return those of *found* that XLA does not compile. *with_input*: fetching batches counts as well."""
-    kinds = COLLECTIVES + (INPUT if with_input else ())
-    return sorted(each for each in found if each in OUTSIDE or each == DEVICES or each.startswith(kinds))
+def obstacles(operations: "frozenset[str]", *, with_input: bool) -> "list[str]":
+    """Return those of *operations* that XLA does not compile. *with_input*: fetching batches counts as well."""
+    prefixes = COLLECTIVES + (INPUT if with_input else ())
+    return sorted(kind for kind in operations if kind in OUTSIDE or kind == DEVICES or kind.startswith(prefixes))
 
 
-def changed(before: "Any", after: "Any") -> str:
+def describe_change(old_type: "Any", new_type: "Any") -> str:
     """Return how two function types of a tf.function differ: which arguments' shapes or values changed."""
-    old, new = _inputs(before), _inputs(after)
-    found = ["%s: %s, then %s" % (name, old[name], new[name]) for name in new if name in old and old[name] != new[name]]
-    return "; ".join(found[:3]) or "other arguments"
+    old, new = _inputs(old_type), _inputs(new_type)
+    changes = [
+        "%s: %s, then %s" % (name, old[name], new[name]) for name in new if name in old and old[name] != new[name]
+    ]
+    return "; ".join(changes[:3]) or "other arguments"
 
 
 def _inputs(function_type: "Any") -> "dict[str, str]":
-    found = {}
+    kinds = {}
     for name, parameter in function_type.parameters.items():
         kind = str(parameter.type_constraint)
         for noise in ("TensorSpec(", "name=None", "Tensor(", "Literal["):
             kind = kind.replace(noise, "")
-        found[str(name)] = kind.replace(", )", "").rstrip(")], ")
-    return found
+        kinds[str(name)] = kind.replace(", )", "").rstrip(")], ")
+    return kinds

@@ -11,7 +11,8 @@ import sys
 from _thread import get_ident
 
 from . import graphs, keras_hooks
-from .function import TrainingFunction, Way
+from .function import TrainingFunction
+from .script_step import Candidate
 from .session import Session, begin
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -24,14 +25,14 @@ PLAN = "_toolkit_training"  # An attribute of a tf.function: its TrainingFunctio
 LIBRARIES = ("tensorflow", "keras", "tf_keras", "horovod", "tensorflow_probability", "toolkit", "smdistributed")
 
 
-def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:
-    """Attach to the module tensorflow, as *asked* (train/launchers/compiler_variables.py)."""
-    if asked.get("compile", "off") == "off":
+def attach(module: "ModuleType", settings: "dict[str, Any]") -> None:
+    """Attach to the module tensorflow. *settings*: as train/launchers/compiler_variables.py writes them."""
+    if settings.get("compile", "off") == "off":
         return
     if os.environ.get("SM_HP_MP_PARAMETERS"):
         sys.stderr.write("[toolkit] compiler: off: the model parallel library runs the steps of this job\n")
         return
-    session = begin(module, asked)
+    session = begin(module, settings)
     if session.dump:
         os.makedirs(session.dump, exist_ok=True)
         flags = os.environ.get("XLA_FLAGS", "")
@@ -49,12 +50,12 @@ def _count_gradients(session: Session, tape: "Any") -> None:
     gradient = tape.gradient
 
     @functools.wraps(gradient)
-    def counted(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+    def counted(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
         session.gradients += 1
-        made = gradient(self, *arguments, **named)
+        gradients = gradient(self, *arguments, **keywords)
         if session.compiles_calls and session.ballot is not None:
-            return session.ballot.guarded(session.tensorflow, made, 1)
-        return made
+            return session.ballot.guarded(session.tensorflow, gradients, 1)
+        return gradients
 
     tape.gradient = counted
 
@@ -64,68 +65,69 @@ def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
     running: set[int] = set()  # Threads that are in a tf.function.
 
     @functools.wraps(calls)
-    def call(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+    def call(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
         plan = getattr(self, PLAN, None)
         thread = get_ident()
         if thread in running or not is_eager():
-            return calls(self, *arguments, **named)
+            return calls(self, *arguments, **keywords)
         running.add(thread)
         try:
             if plan:
-                return plan(*arguments, **named)
+                return plan(*arguments, **keywords)
             session.last = self
             if plan is False:
-                return calls(self, *arguments, **named)
-            return first(self, arguments, named)
+                return calls(self, *arguments, **keywords)
+            return first(self, arguments, keywords)
         finally:
             running.discard(thread)
 
-    def first(self: "Any", arguments: "Any", named: "Any") -> "Any":
+    def first(self: "Any", arguments: "Any", keywords: "Any") -> "Any":
         if self._jit_compile is not None or self._run_functions_eagerly or not _is_the_scripts(self):
             setattr(self, PLAN, False)
-            return calls(self, *arguments, **named)
+            return calls(self, *arguments, **keywords)
         traced, models = session.gradients, session.models
-        made = calls(self, *arguments, **named)
+        output = calls(self, *arguments, **keywords)
         if session.gradients == traced:
             setattr(self, PLAN, False)
-            return made
-        plan = TrainingFunction(session, _name(self), native(self), ways(self, session.models > models))
+            return output
+        plan = TrainingFunction(session, _name(self), native(self), candidates(self, session.models > models))
         setattr(self, PLAN, plan)
-        plan.ran_first()
-        return made
+        plan.step_ended()
+        return output
 
     def native(self: "Any") -> "Any":
-        def step(*arguments: "Any", **named: "Any") -> "Any":
+        def step(*arguments: "Any", **keywords: "Any") -> "Any":
             session.last = self
-            return calls(self, *arguments, **named)
+            return calls(self, *arguments, **keywords)
 
         return step
 
-    def ways(self: "Any", calls_models: bool) -> "Any":
-        def find(found: "frozenset[str]") -> "list[Way] | str":
-            if graphs.DEVICES in found:
+    def candidates(self: "Any", calls_models: bool) -> "Any":
+        def find(operations: "frozenset[str]") -> "list[Candidate] | str":
+            if graphs.DEVICES in operations:
                 return graphs.LOOP
             possible = []
-            blocking = graphs.obstacles(found, with_input=True)
+            blocking = graphs.obstacles(operations, with_input=True)
             if not blocking:
-                possible.append(Way("the whole step", lambda: twin(self, jit=True)))
+                possible.append(Candidate("the whole step", lambda: make_twin(self, jit=True)))
             if calls_models:
-                possible.append(Way("the model's forward and backward pass", lambda: twin(self, jit=None), calls=True))
+                make = functools.partial(make_twin, self, jit=None)
+                possible.append(Candidate("the model's forward and backward pass", make, calls=True))
             if possible:
                 return possible
             return "XLA cannot compile %s, and no Keras model is called" % ", ".join(blocking)
 
         return find
 
-    def twin(self: "Any", jit: "bool | None") -> "Any":
-        made = clone(self, None)
-        made._jit_compile = jit
-        setattr(made, PLAN, False)
+    def make_twin(self: "Any", jit: "bool | None") -> "Any":
+        twin = clone(self, None)
+        twin._jit_compile = jit
+        setattr(twin, PLAN, False)
 
-        def step(*arguments: "Any", **named: "Any") -> "Any":
-            return calls(made, *arguments, **named)
+        def step(*arguments: "Any", **keywords: "Any") -> "Any":
+            return calls(twin, *arguments, **keywords)
 
-        step.function = made  # type: ignore[attr-defined]
+        step.function = twin  # type: ignore[attr-defined]
         return step
 
     function.__call__ = call

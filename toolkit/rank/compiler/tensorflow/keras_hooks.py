@@ -9,7 +9,8 @@ import inspect
 import sys
 
 from . import graphs
-from .function import TrainingFunction, Way
+from .function import TrainingFunction
+from .script_step import Candidate
 from .session import Session, session
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -23,39 +24,39 @@ OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not 
 NAMES = ("keras", "tf_keras")
 
 
-def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:  # noqa: ARG001 - as hooks.attach
+def attach(module: "ModuleType", settings: "dict[str, Any]") -> None:  # noqa: ARG001 - as hooks.attach
     """Attach to the module keras or tf_keras; to Keras on another backend than TensorFlow, not.
 
     If the script imports TensorFlow first, TensorFlow imports Keras before it is imported itself: then `attach_early`
     attaches to Keras.
     """
-    ours = session()
-    if ours is not None:
-        _attach(module, ours)
+    current = session()
+    if current is not None:
+        _attach(module, current)
 
 
-def attach_early(ours: Session) -> None:
+def attach_early(session: Session) -> None:
     """Attach to a Keras that was imported before TensorFlow, which is there now."""
     for name in NAMES:
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
-            _attach(module, ours)
+            _attach(module, session)
 
 
-def _attach(module: "ModuleType", ours: Session) -> None:
+def _attach(module: "ModuleType", session: Session) -> None:
     if module.__name__ == "tf_keras":
         training = importlib.import_module("tf_keras.src.engine.training")
         _take_compile(training.Model, None)
-        _take_legacy(ours, training.Model)
-        _take_models(ours, training.Model)
+        _take_legacy(session, training.Model)
+        _take_models(session, training.Model)
         return
     if not hasattr(module, "config") or module.config.backend() != "tensorflow":
         return
     trainer = importlib.import_module("keras.src.trainers.trainer")
     backend = importlib.import_module("keras.src.backend.tensorflow.trainer")
     _take_compile(trainer.Trainer, "auto")
-    _take_trainer(ours, backend.TensorFlowTrainer, trainer.model_supports_jit)
-    _take_models(ours, module.Model)
+    _take_trainer(session, backend.TensorFlowTrainer, trainer.model_supports_jit)
+    _take_models(session, module.Model)
 
 
 def _take_compile(kind: "Any", default: "Any") -> None:
@@ -64,29 +65,29 @@ def _take_compile(kind: "Any", default: "Any") -> None:
     parameters = inspect.signature(compiles)
 
     @functools.wraps(compiles)
-    def compile(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
-        made = compiles(self, *arguments, **named)
-        told = named.get("jit_compile", default)
-        if "jit_compile" not in named and arguments:
-            told = parameters.bind(self, *arguments, **named).arguments.get("jit_compile", default)
-        object.__setattr__(self, OPEN, told == default)
-        kept = getattr(getattr(self, "_compile_config", None), "config", None)
-        if told == "auto" and isinstance(kept, dict) and "jit_compile" in kept:
-            kept["jit_compile"] = "auto"  # As asked, not as resolved here: a model that is loaded again stays open.
-        return made
+    def compile(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
+        output = compiles(self, *arguments, **keywords)
+        setting = keywords.get("jit_compile", default)
+        if "jit_compile" not in keywords and arguments:
+            setting = parameters.bind(self, *arguments, **keywords).arguments.get("jit_compile", default)
+        object.__setattr__(self, OPEN, setting == default)
+        saved = getattr(getattr(self, "_compile_config", None), "config", None)
+        if setting == "auto" and isinstance(saved, dict) and "jit_compile" in saved:
+            saved["jit_compile"] = "auto"  # As asked, not as resolved here: a model that is loaded again stays open.
+        return output
 
     kind.compile = compile
 
 
-def _refusal(strategy: "Any", found: "frozenset[str]", tensorflow: "Any") -> str:
-    """Return why nothing of a step under *strategy* with the operations *found* is compiled, "" if something may be."""
+def _refusal(strategy: "Any", operations: "frozenset[str]", tensorflow: "Any") -> str:
+    """Return why nothing of a step under *strategy* with *operations* is compiled, "" if something may be."""
     distribute = tensorflow.distribute
     if not isinstance(strategy, distribute.MirroredStrategy) or strategy.num_replicas_in_sync == 1:
-        return graphs.DEVICES if graphs.DEVICES in found else ""
-    if any("GPU" in each.upper() for each in strategy.extended.worker_devices):
+        return graphs.DEVICES if graphs.DEVICES in operations else ""
+    if any("GPU" in device.upper() for device in strategy.extended.worker_devices):
         return "several GPUs in one process, of which TensorFlow takes collectives under XLA: not tried yet"
-    ways = getattr(strategy.extended, "_cross_device_ops", None)
-    return "" if isinstance(ways, distribute.ReductionToOneDevice) else graphs.REPLICAS
+    cross_device_ops = getattr(strategy.extended, "_cross_device_ops", None)
+    return "" if isinstance(cross_device_ops, distribute.ReductionToOneDevice) else graphs.REPLICAS
 
 
 def _is_open(model: "Any") -> bool:
@@ -100,9 +101,9 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
     def make_train_function(self: "Any", force: bool = False) -> "Any":
         if self.train_function is not None and not force:
             return makes(self, force)
-        made = makes(self, force)
+        function = makes(self, force)
         if not _is_open(self):
-            return made
+            return function
         native = self.train_function
 
         def step(*, jit: bool) -> "Any":
@@ -113,30 +114,30 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
             finally:
                 self._jit_compile = resolved
 
-        def ways(found: "frozenset[str]") -> "list[Way] | str":
-            refusal = _refusal(self.distribute_strategy, found, session.tensorflow)
+        def candidates(operations: "frozenset[str]") -> "list[Candidate] | str":
+            refusal = _refusal(self.distribute_strategy, operations, session.tensorflow)
             if refusal:
                 return refusal
             refusing = [] if supports_jit(self) else ["a layer with supports_jit=False"]
-            blocking = refusing + graphs.obstacles(found, with_input=False)
+            blocking = refusing + graphs.obstacles(operations, with_input=False)
             if refusing:
                 return "the model has %s" % refusing[0]
             possible = []
             if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:
-                possible.append(Way("the whole step", functools.partial(step, jit=True)))
+                possible.append(Candidate("the whole step", functools.partial(step, jit=True)))
             calls = functools.partial(step, jit=False)
-            return [*possible, Way("the model's forward and backward pass", calls, calls=True)]
+            return [*possible, Candidate("the model's forward and backward pass", calls, calls=True)]
 
-        again = functools.partial(_again, session.tensorflow, lambda: self.steps_per_execution)
+        make_repeatable = functools.partial(_make_repeatable, session.tensorflow, lambda: self.steps_per_execution)
         if self._jit_compile:  # "auto" is XLA on a GPU: the other one is without.
             native = step(jit=False)
-        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways, again)
+        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, candidates, make_repeatable)
         return self.train_function
 
     kind.make_train_function = make_train_function
 
 
-def _again(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
+def _make_repeatable(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
     """Return arguments for one call of Keras's training function that trains the next batches of *iterator*, and a
     function that returns them anew. *steps*: returns the batches of a call.
 
@@ -165,37 +166,39 @@ def _take_legacy(session: Session, kind: "Any") -> None:
         if not _is_open(self) or self._cluster_coordinator:
             return native
 
-        def made(*, jit: bool) -> "Any":
-            before = self.train_function, getattr(self, "train_tf_function", None)
+        def make(*, jit: bool) -> "Any":
+            own_functions = self.train_function, getattr(self, "train_tf_function", None)
             self._jit_compile = jit
             try:
-                found = makes(self, True)
+                function = makes(self, True)
             finally:
-                self.train_function, self.train_tf_function = before
+                self.train_function, self.train_tf_function = own_functions
                 self._jit_compile = None
 
             def step(iterator: "Any") -> "Any":
                 self._jit_compile = jit or None  # Read when the step is traced.
                 try:
-                    return found(iterator)
+                    return function(iterator)
                 finally:
                     self._jit_compile = None
 
             return step
 
-        def ways(found: "frozenset[str]") -> "list[Way] | str":
-            refusal = _refusal(self.distribute_strategy, found, session.tensorflow)
+        def candidates(operations: "frozenset[str]") -> "list[Candidate] | str":
+            refusal = _refusal(self.distribute_strategy, operations, session.tensorflow)
             if refusal:
                 return refusal
-            blocking = graphs.obstacles(found, with_input=False)
+            blocking = graphs.obstacles(operations, with_input=False)
             possible = []
             if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:
-                possible.append(Way("the whole step", functools.partial(made, jit=True)))
-            what = "the model's forward and backward pass"
-            return [*possible, Way(what, functools.partial(made, jit=False), calls=True)]
+                possible.append(Candidate("the whole step", functools.partial(make, jit=True)))
+            part = "the model's forward and backward pass"
+            return [*possible, Candidate(part, functools.partial(make, jit=False), calls=True)]
 
-        again = functools.partial(_again, session.tensorflow, lambda: self._steps_per_execution or 1)
-        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways, again)
+        make_repeatable = functools.partial(
+            _make_repeatable, session.tensorflow, lambda: self._steps_per_execution or 1
+        )
+        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, candidates, make_repeatable)
         return self.train_function
 
     kind.make_train_function = make_train_function
@@ -207,15 +210,15 @@ def _take_models(session: Session, kind: "Any") -> None:
     tensorflow = session.tensorflow
 
     @functools.wraps(calls)
-    def call(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+    def call(self: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
         if tensorflow.executing_eagerly():
-            return calls(self, *arguments, **named)
+            return calls(self, *arguments, **keywords)
         session.models += 1
         if not session.compiles_calls or not getattr(self, "built", True):
-            return calls(self, *arguments, **named)
+            return calls(self, *arguments, **keywords)
         session.compiles_calls = False  # Models in this one are part of it.
         try:
-            return _compiled(tensorflow, lambda: calls(self, *arguments, **named), session.ballot)
+            return _compiled(tensorflow, lambda: calls(self, *arguments, **keywords), session.ballot)
         finally:
             session.compiles_calls = True
 
@@ -232,15 +235,15 @@ def _compiled(tensorflow: "Any", forward: "Any", ballot: "Ballot | None") -> "An
     masked: list[int] = []
 
     def with_masks() -> "Any":
-        made = forward()
-        masks = [getattr(each, "_keras_mask", None) for each in tensorflow.nest.flatten(made)]
-        masked[:] = [at for at, mask in enumerate(masks) if mask is not None]
-        return made, [mask for mask in masks if mask is not None]
+        output = forward()
+        masks = [getattr(tensor, "_keras_mask", None) for tensor in tensorflow.nest.flatten(output)]
+        masked[:] = [index for index, mask in enumerate(masks) if mask is not None]
+        return output, [mask for mask in masks if mask is not None]
 
-    made, masks = tensorflow.function(with_masks, autograph=False, jit_compile=True)()
+    output, masks = tensorflow.function(with_masks, autograph=False, jit_compile=True)()
     if ballot is not None:
-        made = ballot.guarded(tensorflow, made, 0)
-    flat = tensorflow.nest.flatten(made)
-    for at, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
-        flat[at]._keras_mask = mask
-    return made
+        output = ballot.guarded(tensorflow, output, 0)
+    flat = tensorflow.nest.flatten(output)
+    for index, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
+        flat[index]._keras_mask = mask
+    return output

@@ -1,4 +1,4 @@
-"""How ranks agree on measurements, over the collectives that their training steps use anyway.
+"""Lets ranks agree on measurements, over the collectives that their training steps use anyway.
 
 A compiled step and a native one exchange gradients under different keys (MultiWorkerMirroredStrategy) or names
 (Horovod): ranks that ran different ones would wait for each other for ever. So all take turns by the number of the
@@ -67,31 +67,31 @@ class Ballot:
                 raise RuntimeError(ELSEWHERE)
 
         flat = tensorflow.nest.flatten(tensors, expand_composites=True)
-        there = [each for each in flat if each is not None]
+        present = [tensor for tensor in flat if tensor is not None]
         graph = tensorflow.compat.v1.get_default_graph()
         # smddp's calls keep one order by this attribute (rank/dataparallel/tf/api.py): the vote is one of them.
-        before = getattr(graph, "_toolkit_smddp_last", None)
-        with tensorflow.control_dependencies(there if before is None else [*there, before]):
+        last_call = getattr(graph, "_toolkit_smddp_last", None)
+        with tensorflow.control_dependencies(present if last_call is None else [*present, last_call]):
             voted = tensorflow.numpy_function(vote, [], [])
         graph._toolkit_smddp_last = voted
         with tensorflow.control_dependencies([voted]):
-            held = [each if each is None else tensorflow.identity(each) for each in flat]
-        return tensorflow.nest.pack_sequence_as(tensors, held, expand_composites=True)
+            guarded = [tensor if tensor is None else tensorflow.identity(tensor) for tensor in flat]
+        return tensorflow.nest.pack_sequence_as(tensors, guarded, expand_composites=True)
 
 
-def agreement(tensorflow: "Any", found: "frozenset[str]") -> "tuple[Agree, str] | None":
+def agreement(tensorflow: "Any", operations: "frozenset[str]") -> "tuple[Agree, str] | None":
     """Return the function that gives all ranks the largest of their values, and its name; None if there is none.
 
-    *found*: the operations of the training step (graphs.operations).
+    *operations*: those of the training step (graphs.operations).
     """
-    if any(each.startswith("Horovod") for each in found):
+    if any(kind.startswith("Horovod") for kind in operations):
         return _horovod(tensorflow)
-    if any(each.startswith("Collective") for each in found):
+    if any(kind.startswith("Collective") for kind in operations):
         return _workers(tensorflow)
-    if any(each.startswith("Nccl") for each in found):
+    if any(kind.startswith("Nccl") for kind in operations):
         return alone, "one rank with several GPUs"
     library = sys.modules.get("smdistributed.dataparallel.tensorflow")
-    if library is not None and any(each in ("PyFunc", "EagerPyFunc") for each in found) and library.size() > 1:
+    if library is not None and not operations.isdisjoint(("PyFunc", "EagerPyFunc")) and library.size() > 1:
         return _smddp(tensorflow, library)
     return alone, "one rank"
 
@@ -105,23 +105,23 @@ def _horovod(tensorflow: "Any") -> "tuple[Agree, str] | None":
     def agree(values: "list[float]") -> "list[float]":
         nonlocal calls
         calls += 1
-        told = tensorflow.constant(values, tensorflow.float64)
-        gathered = horovod.allgather(tensorflow.expand_dims(told, 0), name="toolkit.rank.compiler.%d" % calls)
-        return [float(each) for each in tensorflow.reduce_max(gathered, axis=0).numpy()]
+        row = tensorflow.constant(values, tensorflow.float64)
+        gathered = horovod.allgather(tensorflow.expand_dims(row, 0), name="toolkit.rank.compiler.%d" % calls)
+        return [float(largest) for largest in tensorflow.reduce_max(gathered, axis=0).numpy()]
 
     return agree, "Horovod"
 
 
 def _smddp(tensorflow: "Any", library: "Any") -> "tuple[Agree, str]":
     def agree(values: "list[float]") -> "list[float]":
-        told = tensorflow.constant(values, tensorflow.float64)
-        return [float(each) for each in library.oob_allreduce(told, op="max").numpy()]
+        row = tensorflow.constant(values, tensorflow.float64)
+        return [float(largest) for largest in library.oob_allreduce(row, op="max").numpy()]
 
     return agree, "smddp"
 
 
 def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
-    """Over TensorFlow's collectives between the workers of TF_CONFIG, in a group of our own."""
+    """Agree over TensorFlow's collectives between the workers of TF_CONFIG, in a group for this alone."""
     try:
         described = json.loads(os.environ.get("TF_CONFIG", "{}"))
         cluster, task = described["cluster"], described["task"]
@@ -131,7 +131,7 @@ def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
         size = 0
     if size < 2:
         # A cluster that TF_CONFIG does not describe (SlurmClusterResolver): the ranks cannot agree.
-        devices = [each.name for each in tensorflow.config.list_logical_devices()]
+        devices = [device.name for device in tensorflow.config.list_logical_devices()]
         if any("/job:" in name and "/job:localhost/" not in name for name in devices):
             return None
         return alone, "one rank with several devices"
@@ -143,7 +143,7 @@ def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
         device = "/job:%s/replica:0/task:%d/device:CPU:0" % (task["type"], int(task["index"]))
         with tensorflow.device(device):
             # Each rank fills its own row, and rows are added: TensorFlow's ring knows no other way for all kinds.
-            rows = [values if at == index else [0.0] * len(values) for at in range(size)]
+            rows = [values if rank == index else [0.0] * len(values) for rank in range(size)]
             merged = tensorflow.raw_ops.CollectiveReduceV2(
                 input=tensorflow.constant(rows, tensorflow.float64),
                 group_size=size,
@@ -155,6 +155,6 @@ def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
                 communication_hint="ring",
                 timeout_seconds=TIMEOUT_S,
             )
-        return [float(each) for each in tensorflow.reduce_max(merged, axis=0).numpy()]
+        return [float(largest) for largest in tensorflow.reduce_max(merged, axis=0).numpy()]
 
     return agree, "MultiWorkerMirroredStrategy"

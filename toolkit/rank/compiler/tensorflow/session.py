@@ -1,4 +1,4 @@
-"""What is shared by all training functions of this process: what the job asks for, the facts, and lines for the log."""
+"""The state that all training functions of this process share: the job's settings, the facts, and lines for the log."""
 
 import atexit
 import json
@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 
-from ..told import Told
+from ..told import FactsFile
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -17,81 +17,80 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """This process's.
+    """The session of this process. *settings*: as train/launchers/compiler_variables.py writes them."""
 
-    `gradients`: how often gradients were computed by a tape: in a tf.function, only while it is traced.
-    `models`: how often a Keras model was called while a function was traced. `compiles_calls`: the function that is
-    traced has the model's calls compiled. `ballot`: the ranks' vote that goes into this trace, None for one rank.
-    `functions`: weak references to the process's TrainingFunctions
-    (function.py); of those that are gone, `gone` has what is told of them.
-    """
-
-    def __init__(self, tensorflow: "Any", asked: "dict[str, Any]") -> None:
+    def __init__(self, tensorflow: "Any", settings: "dict[str, Any]") -> None:
         self.tensorflow = tensorflow
-        self.mode = str(asked.get("compile", "off"))
-        self.budget_s: float | None = asked.get("budget_s")
-        self.debugs = bool(asked.get("debug"))
-        self.dump = str(asked.get("dump", "")) if self.debugs else ""
+        self.mode = str(settings.get("compile", "off"))
+        self.budget_s: float | None = settings.get("budget_s")
+        self.debugs = bool(settings.get("debug"))
+        self.dump = str(settings.get("dump", "")) if self.debugs else ""
         self.gradients = 0
+        """How often gradients were computed by a tape: in a tf.function, only while it is traced."""
         self.models = 0
+        """How often a Keras model was called while a function was traced."""
         self._local = threading.local()
         self.compiles_calls = False
+        """The function that is traced has the model's calls compiled."""
         self.ballot: Ballot | None = None
+        """The ranks' vote that goes into this trace, None for one rank."""
         self.functions: list[weakref.ref[Any]] = []
-        self.gone: list[tuple[str, str, dict[str, Any]]] = []
-        self._told: Told | None = None
+        """The process's TrainingFunctions (function.py)."""
+        self.deleted: list[tuple[str, dict[str, Any]]] = []
+        """The names and facts of TrainingFunctions that are deleted."""
+        self._facts_file: FactsFile | None = None
         atexit.register(self._at_end)
 
     @property
     def last(self) -> "Any":
         """The outermost tf.function that this thread called last."""
-        known = getattr(self._local, "last", None)
-        return None if known is None else known()
+        reference = getattr(self._local, "last", None)
+        return None if reference is None else reference()
 
     @last.setter
     def last(self, function: "Any") -> None:
         self._local.last = None if function is None else weakref.ref(function)
 
-    def say(self, text: str) -> None:
+    def log_line(self, text: str) -> None:
         """Write one line to the log."""
         sys.stderr.write("[toolkit] compiler: %s\n" % text)
         sys.stderr.flush()
 
-    def tell(self) -> None:
+    def write_facts(self) -> None:
         """Write the facts about the training function that has run most steps."""
-        known = [(each.name, each.state, each.facts()) for ref in self.functions if (each := ref()) is not None]
-        known += self.gone
-        if not known:
+        functions = [function for reference in self.functions if (function := reference()) is not None]
+        facts = [(function.facts.name, function.facts.fields()) for function in functions] + self.deleted
+        if not facts:
             return
-        _, _, main = max(known, key=lambda each: each[2]["steps"])
-        if self._told is None:
-            self._told = Told("tensorflow")
-        self._told.tell(
+        _, main = max(facts, key=lambda named_fields: named_fields[1]["steps"])
+        if self._facts_file is None:
+            self._facts_file = FactsFile("tensorflow")
+        self._facts_file.write(
             rank=rank(),
             compile=self.mode,
-            modules=list(dict.fromkeys(name for name, state, _ in known if state != "eager")),
+            modules=list(dict.fromkeys(name for name, fields in facts if fields["state"] != "eager")),
             dump=self.dump,
             **main,
         )
 
     def _at_end(self) -> None:
         if not self.functions and "torch" not in sys.modules:
-            Told("tensorflow").tell(
+            FactsFile("tensorflow").write(
                 rank=rank(),
                 compile=self.mode,
                 state="nothing",
                 reason="no tf.function that computes gradients, and no Keras model with an open jit_compile, was run",
             )
-        self.tell()
+        self.write_facts()
 
 
 def rank() -> int:
     """Return this process's rank, 0 if nothing says it."""
     from ...mesh.position import rank_position
 
-    here = rank_position(os.environ)
-    if here.launcher:
-        return here.rank
+    position = rank_position(os.environ)
+    if position.launcher:
+        return position.rank
     try:
         task = json.loads(os.environ["TF_CONFIG"])["task"]
         return int(task["index"])
@@ -102,11 +101,11 @@ def rank() -> int:
 _session: "Session | None" = None
 
 
-def begin(tensorflow: "Any", asked: "dict[str, Any]") -> Session:
+def begin(tensorflow: "Any", settings: "dict[str, Any]") -> Session:
     """Return the session of this process, made at the first call."""
     global _session
     if _session is None:
-        _session = Session(tensorflow, asked)
+        _session = Session(tensorflow, settings)
     return _session
 
 

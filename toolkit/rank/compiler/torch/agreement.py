@@ -15,7 +15,7 @@ from time import monotonic
 
 import torch
 
-from ..trial import DUE, Decision, decided, slowest
+from ..trial import DUE, Decision, decide, slowest
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 PATIENCE_STEPS = 20
-LOOK_S = 0.05
+POLL_S = 0.05
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
-class Alone:
-    """The decision of a process without others."""
+class SoleRank:
+    """The decision of a process without other ranks."""
 
     def __init__(self) -> None:
         self._decision: Decision | None = None
 
-    def offer(self, pairs: "Pairs", run: int, step_s: float) -> None:  # noqa: ARG002 - as Agreement's
+    def offer(self, pairs: "Pairs", run: int, step_s: float) -> None:  # noqa: ARG002 - as RankAgreement's
         """Lay down *pairs*, of *run* that were run; a step takes *step_s* seconds."""
-        self._decision = self._decision or decided(pairs.values(), run)
+        self._decision = self._decision or decide(pairs.values(), run)
 
     def refuse(self, reason: str) -> None:
         """Lay down "eager", for *reason*."""
@@ -49,13 +49,13 @@ class Alone:
         return self._decision
 
 
-class Agreement:
-    """The decision of several ranks over a store. *name*: what is decided, unique in the job."""
+class RankAgreement:
+    """The decision of several ranks over a store. *name*: of the question, unique in the job."""
 
     def __init__(self, name: str) -> None:
         distributed = torch.distributed
         self._rank, self._size = distributed.get_rank(), distributed.get_world_size()
-        self._store = _own_connection(
+        self._store = _second_connection(
             distributed.distributed_c10d._get_default_store(), "toolkit/rank/compiler/%s" % name
         )
         self._decision: Decision | None = None
@@ -70,18 +70,18 @@ class Agreement:
         atexit.register(self._end)
 
     def offer(self, pairs: "Pairs", run: int, step_s: float) -> None:
-        """As Alone's."""
+        """As SoleRank's."""
         self._deadline_s = monotonic() + max(PATIENCE_S, PATIENCE_STEPS * step_s)
         self._offers[run] = json.dumps(pairs)
         self._wakes.set()
 
     def refuse(self, reason: str) -> None:
-        """As Alone's."""
+        """As SoleRank's."""
         self._refusal = self._refusal or reason
         self._wakes.set()
 
     def decision(self) -> "Decision | None":
-        """As Alone's."""
+        """As SoleRank's."""
         return self._decision
 
     def _end(self) -> None:
@@ -90,14 +90,14 @@ class Agreement:
         self._thread.join(2.0)
 
     def _exchange(self) -> None:
-        pause_s = LOOK_S * max(1.0, self._size / 64)
-        due = self._due()
+        pause_s = POLL_S * max(1.0, self._size / 64)
+        due = self._merge_order()
         try:
             while self._decision is None and not self._ends:
                 self._wakes.wait(pause_s)
                 self._wakes.clear()
                 self._step(due)
-        except Exception as error:  # noqa: BLE001 - the store is gone, or is another than those known
+        except Exception as error:  # noqa: BLE001 - the store is gone, or is of an unknown kind
             self._decision = _eager(
                 "the ranks could not agree: %s" % (str(error).splitlines() or [type(error).__name__])[0]
             )
@@ -112,20 +112,20 @@ class Agreement:
             self._decision = _read(store.get("decision"))
         elif self._rank == 0 and due and store.check(["%d/%d" % (due[0], rank) for rank in range(self._size)]):
             run = due.pop(0)
-            told = store.multi_get(["%d/%d" % (run, rank) for rank in range(self._size)])
-            found = self._merged(told, run)
-            if found is not None:
-                self._settle(found)
+            offers = store.multi_get(["%d/%d" % (run, rank) for rank in range(self._size)])
+            decision = self._merge(offers, run)
+            if decision is not None:
+                self._settle(decision)
         elif monotonic() > self._deadline_s:
             self._settle(self._unanswered())
 
-    def _due(self) -> "list[int]":
+    def _merge_order(self) -> "list[int]":
         """Return the numbers of the offers, in the order in which rank 0 merges them."""
         return list(DUE)
 
-    def _merged(self, told: "list[bytes]", run: int) -> "Decision | None":
-        """Return the decision that the offers *told* of all ranks give, None if more are needed."""
-        return decided(slowest([_pairs(each) for each in told]), run)
+    def _merge(self, offers: "list[bytes]", run: int) -> "Decision | None":
+        """Return the decision that *offers* of all ranks give, None if more are needed."""
+        return decide(slowest([_pairs(offer) for offer in offers]), run)
 
     def _unanswered(self) -> Decision:
         """Return the decision of a rank that has waited too long."""
@@ -136,27 +136,30 @@ class Agreement:
         self._decision = _read(self._store.compare_set("decision", "", json.dumps(vars(decision))))
 
 
-class Consent(Agreement):
-    """Whether all ranks run compiled code where it is asked for without a trial: not if it fails on one of them.
+class Vote(RankAgreement):
+    """Decides whether all ranks run compiled code that is asked for without a trial: not if it fails on one of them.
 
     Ranks that do not answer in time are taken for ranks on which it works.
     """
 
-    def consent(self, step_s: float) -> None:
+    def __init__(self) -> None:
+        super().__init__("vote")
+
+    def agree(self, step_s: float) -> None:
         """Lay down that compiled code runs here; a step takes *step_s* seconds."""
         self.offer({}, 0, step_s)
 
-    def _due(self) -> "list[int]":
+    def _merge_order(self) -> "list[int]":
         return [0]
 
-    def _merged(self, told: "list[bytes]", run: int) -> "Decision | None":  # noqa: ARG002 - as Agreement's
+    def _merge(self, offers: "list[bytes]", run: int) -> "Decision | None":  # noqa: ARG002 - as RankAgreement's
         return self._unanswered()
 
     def _unanswered(self) -> Decision:
-        return Decision(kept=True, pairs=0, eager_s=0.0, candidate_s=0.0)
+        return Decision(keeps_candidate=True, pairs=0, eager_s=0.0, candidate_s=0.0)
 
 
-def missing(environ: "Mapping[str, str]") -> str:
+def missing_group(environ: "Mapping[str, str]") -> str:
     """Return why ranks cannot agree, "" if they can, or if there is only one."""
     if is_shared():
         return ""
@@ -172,9 +175,9 @@ def is_shared() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _own_connection(store: "Any", prefix: str) -> "Any":
-    """Return *store* below *prefix*, through a connection of its own where torch has that (from 2.9 on, seen in 2.13):
-    no call of the script waits for ours then."""
+def _second_connection(store: "Any", prefix: str) -> "Any":
+    """Return *store* below *prefix*, through a second connection where torch has that (from 2.9 on, seen in 2.13):
+    no call of the script waits for it then."""
     if hasattr(store, "clone"):
         store = store.clone()
         store.set_timeout(timedelta(seconds=PATIENCE_S))
@@ -182,7 +185,7 @@ def _own_connection(store: "Any", prefix: str) -> "Any":
 
 
 def _eager(reason: str) -> Decision:
-    return Decision(kept=False, pairs=0, eager_s=0.0, candidate_s=0.0, reason=reason)
+    return Decision(keeps_candidate=False, pairs=0, eager_s=0.0, candidate_s=0.0, reason=reason)
 
 
 def _read(text: bytes) -> Decision:

@@ -37,7 +37,7 @@ class OverBudget(BaseException):
     """Compiling has taken as long as it may. No Exception: torch turns some of those into another way to compile."""
 
 
-class Budget:
+class CompileBudget:
     """Compilations of this process may take *limit_s* seconds together, until `close`.
 
     `is_over`: the limit was reached.
@@ -127,7 +127,7 @@ def _raise_in(thread: int) -> None:
 def kill_compilers() -> int:
     """Kill the processes that compile for this one; return how many there were."""
     killed = 0
-    for pid in compiling(_processes(), os.getpid()):
+    for pid in find_compiling(_processes(), os.getpid()):
         try:
             os.kill(pid, signal.SIGKILL)
             killed += 1
@@ -136,48 +136,48 @@ def kill_compilers() -> int:
     return killed
 
 
-def compiling(processes: "Processes", own: int) -> "list[int]":
-    """Return which of *processes*, (parent, command line) by pid, compile for the process *own*, parents first.
+def find_compiling(processes: "Processes", parent_pid: int) -> "list[int]":
+    """Return which of *processes*, (parent, command line) by pid, compile for the process *parent_pid*, parents first.
 
     These are inductor's compilers with all that they started, and the workers of its compile worker. That one itself
     stays: torch waits for its answer, which tells that its workers are gone.
     """
-    found = []
+    pids = []
     for pid, (parent, command) in processes.items():
-        if parent != own:
+        if parent != parent_pid:
             continue
         if WORKERS in command:
-            found += _below(processes, pid)
+            pids += _below(processes, pid)
         elif _is_a_compiler(command):
-            found += [pid, *_below(processes, pid)]
-    return found
+            pids += [pid, *_below(processes, pid)]
+    return pids
 
 
 def _is_a_compiler(command: str) -> bool:
     """True for a compiler of torch's generated code, which lies in a folder of inductor; the script may have others."""
     # Two words: a compiler may be a script, which its interpreter runs, or be called by another program.
     programs = [os.path.basename(word) for word in command.split("\0")[:2]]
-    named = os.path.basename((os.environ.get("CXX") or "g++").split()[0])
+    compiler = os.path.basename((os.environ.get("CXX") or "g++").split()[0])
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "torchinductor"
-    return cache in command and any(each == named or each.startswith(COMPILERS) for each in programs)
+    return cache in command and any(program == compiler or program.startswith(COMPILERS) for program in programs)
 
 
 def _below(processes: "Processes", top: int) -> "list[int]":
-    found = [pid for pid, (parent, _) in processes.items() if parent == top]
-    return found + [each for pid in found for each in _below(processes, pid)]
+    children = [pid for pid, (parent, _) in processes.items() if parent == top]
+    return children + [descendant for child in children for descendant in _below(processes, child)]
 
 
 def _processes() -> "Processes":
-    found = {}
+    processes = {}
     for name in _numbers("/proc"):
         try:
             with open("/proc/%s/stat" % name, "rb") as file:
                 parent = int(file.read().rpartition(b")")[2].split()[1])
             with open("/proc/%s/cmdline" % name, "rb") as file:
-                found[int(name)] = (parent, file.read().decode(errors="replace"))
+                processes[int(name)] = (parent, file.read().decode(errors="replace"))
         except (OSError, ValueError, IndexError):
             continue  # It has ended.
-    return found
+    return processes
 
 
 def _numbers(folder: str) -> "Iterable[str]":

@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
-    from .budget import Budget
+    from .budget import CompileBudget
 
 # In guards of sizes, strides and dimensions (torch 2.13): "tensor 'x' size mismatch at index 0. expected 32, actual
 # 24", "tensor 'x' rank mismatch. expected 2, actual 3", "Eq(s77, 16)", "2 <= L['x'].size()[0]".
@@ -21,14 +21,14 @@ class Compiles:
     What is not counted by this version of torch is None in `facts`. *budget*: bounds them, None: nothing does.
     """
 
-    def __init__(self, budget: "Budget | None" = None) -> None:
+    def __init__(self, budget: "CompileBudget | None" = None) -> None:
         self._budget = budget
         self.count = 0
         self.seconds = 0.0
         self._since_s = 0.0
-        self._again: dict[str, tuple[str, str]] = {}  # By compile_id, "frame/number": what, and why.
+        self._recompiled: dict[str, tuple[str, str]] = {}  # By compile_id, "frame/number": the code, and the guard.
         self._storms: set[str] = set()
-        self._unsaid: list[tuple[str, str, int]] = []
+        self._new_storms: list[tuple[str, str, int]] = []
 
     def start(self) -> None:
         """Count from here on. It imports torch's compiler: 0.2 to 1.6 s."""
@@ -49,47 +49,47 @@ class Compiles:
         self.count += 1
         self.seconds += monotonic() - self._since_s
 
-    def storms(self) -> "list[tuple[str, str, int]]":
-        """Return (what, why, limit) for each code that has reached torch's limit; each is returned once."""
-        self._look()
-        found, self._unsaid = self._unsaid, []
-        return found
+    def pop_storms(self) -> "list[tuple[str, str, int]]":
+        """Return (code, guard, limit) for each code that has reached torch's limit; each is returned once."""
+        self._read_metrics()
+        storms, self._new_storms = self._new_storms, []
+        return storms
 
-    def _look(self) -> None:
+    def _read_metrics(self) -> None:
         """Note the latest recompilations, and the code that has reached torch's limit with them."""
         limit = int(getattr(_config(), "recompile_limit", 0) or getattr(_config(), "cache_size_limit", 8))
-        for each in _metrics():
-            why, frame = getattr(each, "recompile_reason", None), getattr(each, "compile_id", None) or ""
-            if not why or getattr(each, "is_forward", True) is False or frame in self._again:
+        for metrics in _metrics():
+            guard, frame = getattr(metrics, "recompile_reason", None), getattr(metrics, "compile_id", None) or ""
+            if not guard or getattr(metrics, "is_forward", True) is False or frame in self._recompiled:
                 continue
-            what = "%s (%s:%s)" % (each.co_name, os.path.basename(each.co_filename or ""), each.co_firstlineno)
-            self._again[frame] = (what, _first_line(why))
-            code, _, number = frame.partition("/")
-            if number.isdigit() and int(number) + 1 >= limit and code not in self._storms:
-                self._storms.add(code)
-                self._unsaid.append((what, _first_line(why), limit))
+            code = "%s (%s:%s)" % (metrics.co_name, os.path.basename(metrics.co_filename or ""), metrics.co_firstlineno)
+            self._recompiled[frame] = (code, _first_line(guard))
+            code_id, _, number = frame.partition("/")
+            if number.isdigit() and int(number) + 1 >= limit and code_id not in self._storms:
+                self._storms.add(code_id)
+                self._new_storms.append((code, _first_line(guard), limit))
 
     def facts(self) -> "dict[str, Any]":
         """Return the counts under the names of `Compilation` in job/compilation.py."""
-        self._look()
+        self._read_metrics()
         counters = _counters()
         frames: dict[str, list[Any]] = {}
-        for what, why in self._again.values():
-            known = frames.setdefault(what, [why, 0])
-            known[0], known[1] = why, known[1] + 1
+        for code, guard in self._recompiled.values():
+            latest = frames.setdefault(code, [guard, 0])
+            latest[0], latest[1] = guard, latest[1] + 1
         return {
             "compile_s": round(self.seconds, 3),
             "compilations": self.count,
             "graphs": None if counters is None else counters["stats"]["unique_graphs"],
             "graph_breaks": None if counters is None else sum(counters["graph_break"].values()),
             "cache_hits": None if counters is None else _cache_hits(counters),
-            "recompilations": [{"what": what, "why": why, "count": n} for what, (why, n) in frames.items()],
+            "recompilations": [{"what": code, "why": guard, "count": n} for code, (guard, n) in frames.items()],
         }
 
 
-def advice(why: str) -> str:
-    """Return what a user can do about code that is compiled anew because of the guard *why*."""
-    if any(word in why for word in _OF_SHAPES):
+def advice(guard: str) -> str:
+    """Return what a user can do about code that is compiled anew because *guard* failed."""
+    if any(word in guard for word in _OF_SHAPES):
         return (
             "Give it the same shapes in all steps (pad batches, drop_last=True in the DataLoader), or compile it in the"
             " script, with torch.compile(model, dynamic=True)"

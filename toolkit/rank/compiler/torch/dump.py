@@ -1,5 +1,5 @@
-"""What torch's compiler writes in debug mode: graphs and generated code in a folder of bounded size, and why code was
-compiled, or was not.
+"""Keeps the files of torch's compiler in debug mode: graphs and generated code in a folder of bounded size, and why
+code was compiled, or was not.
 
     run_.../torchinductor/MODEL/output_code.py, fx_graph_readable.py, ir_post_fusion.txt, ...   torch's own files
     compilations.json   each compilation: code, seconds, operators, the guard that failed; the reasons of graph breaks
@@ -22,7 +22,7 @@ MOST_CHARACTERS = 2_000
 MOST_OF_A_FAILURE = 100_000
 
 
-class Dump:
+class DebugDump:
     """The folder of this rank, *folder*. `is_full`: torch writes no further graphs."""
 
     def __init__(self, folder: str) -> None:
@@ -52,24 +52,24 @@ class Dump:
         text = "[toolkit] compiler: %s has more than %d MiB: torch writes no further graphs\n"
         sys.stderr.write(text % (self.folder, MOST_BYTES >> 20))
 
-    def failed(self, what: str, error: BaseException) -> None:
-        """Keep the traceback of *error*, of the first model that does not compile; *what* is the line of the log."""
+    def write_failure(self, sentence: str, error: BaseException) -> None:
+        """Keep the traceback of *error*, of the first model that does not compile. *sentence*: the line of the log."""
         lines = traceback.format_exception(type(error), error, error.__traceback__)
-        self._write("failure.txt", "%s\n\n%s" % (what, "".join(lines)[-MOST_OF_A_FAILURE:]), mode="x")
+        self._write("failure.txt", "%s\n\n%s" % (sentence, "".join(lines)[-MOST_OF_A_FAILURE:]), mode="x")
 
     def end(self) -> None:
         """Write what was compiled and why."""
         utils = sys.modules.get("torch._dynamo.utils")
         read = getattr(utils, "get_compilation_metrics", None)
         breaks = getattr(utils, "counters", {}).get("graph_break", {})
-        found = {
-            "compilations": [_compilation(each) for each in ([] if read is None else read())][-MOST_REASONS:],
+        records = {
+            "compilations": [_describe(metrics) for metrics in ([] if read is None else read())][-MOST_REASONS:],
             "graph_breaks": [
-                {"why": str(why)[:MOST_CHARACTERS], "count": count}
-                for why, count in list(breaks.items())[:MOST_REASONS]
+                {"why": str(reason)[:MOST_CHARACTERS], "count": count}
+                for reason, count in list(breaks.items())[:MOST_REASONS]
             ],
         }
-        self._write("compilations.json", json.dumps(found, indent=1))
+        self._write("compilations.json", json.dumps(records, indent=1))
 
     def _write(self, name: str, text: str, mode: str = "w") -> None:
         try:
@@ -82,27 +82,28 @@ class Dump:
 def size_bytes(folder: str) -> int:
     """Return the size of all files below *folder*."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except OSError:
                 continue
     return total
 
 
-def _compilation(each: "Any") -> "dict[str, Any]":
+def _describe(metrics: "Any") -> "dict[str, Any]":
     """Return what torch (2.13) notes of one compilation, under shorter names."""
+    line = "%s (%s:%s)" % (metrics.co_name, metrics.co_filename, metrics.co_firstlineno)
     return {
-        "id": getattr(each, "compile_id", None),
-        "code": "%s (%s:%s)" % (each.co_name, each.co_filename, each.co_firstlineno) if each.co_name else None,
-        "is_forward": getattr(each, "is_forward", None),
-        "seconds": getattr(each, "entire_frame_compile_time_s", None)
-        or (getattr(each, "duration_us", None) or 0) / 1e6,
-        "operators": getattr(each, "graph_op_count", None),
-        "guards": getattr(each, "guard_count", None),
-        "recompile_reason": _cut(getattr(each, "recompile_reason", None)),
-        "fail_reason": _cut(getattr(each, "fail_reason", None)),
+        "id": getattr(metrics, "compile_id", None),
+        "code": line if metrics.co_name else None,
+        "is_forward": getattr(metrics, "is_forward", None),
+        "seconds": getattr(metrics, "entire_frame_compile_time_s", None)
+        or (getattr(metrics, "duration_us", None) or 0) / 1e6,
+        "operators": getattr(metrics, "graph_op_count", None),
+        "guards": getattr(metrics, "guard_count", None),
+        "recompile_reason": _cut(getattr(metrics, "recompile_reason", None)),
+        "fail_reason": _cut(getattr(metrics, "fail_reason", None)),
     }
 
 

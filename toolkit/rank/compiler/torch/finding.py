@@ -34,21 +34,21 @@ LATE_DOUBLE = DOUBLE + "; if that step fails, set TOOLKIT_COMPILE=off"
 
 
 class Finder:
-    """What the first steps show. `modules`: the outermost modules that train, in the order of their first calls.
+    """Watches the first steps for the modules that train, and for reasons not to compile."""
 
-    `refusal`: why nothing of this script should be compiled, "" if it may be. `autocasts`: the script uses autocast.
-    `differentiates_inputs`: an input was a leaf that requires a gradient.
-    """
-
-    def __init__(self, broken: "Callable[[Exception], None]", doubles: "Callable[[], None]") -> None:
-        """*broken* is called with an error of this, which must not reach the script; *doubles* when the script takes
+    def __init__(self, failed: "Callable[[Exception], None]", doubles: "Callable[[], None]") -> None:
+        """*failed* is called with an error of this, which must not reach the script; *doubles* when the script takes
         gradients of gradients after `stop`."""
-        self._broken = broken
+        self._failed = failed
         self._doubles = doubles
         self.differentiates_inputs = False
+        """An input was a leaf that requires a gradient."""
         self.modules: list[torch.nn.Module] = []
+        """The outermost modules that train, in the order of their first calls."""
         self.refusal = ""
+        """Why nothing of this script should be compiled, "" if it may be."""
         self.autocasts = False
+        """The script uses autocast."""
         self._thread = 0
         self._inside: torch.nn.Module | None = None
         self._depth = 0
@@ -75,7 +75,7 @@ class Finder:
         ]
 
     def stop(self) -> None:
-        """Watch modules and torch.compile no longer; what was found stays."""
+        """Watch modules and torch.compile no longer; `modules` and the rest stay."""
         for hook in self._hooks:
             hook.remove()
         for undo in self._undo:
@@ -90,35 +90,35 @@ class Finder:
 
     def _watched_compile(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
-        def compile(model: "Any" = None, *arguments: "Any", **named: "Any") -> "Any":
+        def compile(model: "Any" = None, *arguments: "Any", **keywords: "Any") -> "Any":
             owner = getattr(model, "__self__", model)
             if self._hooks and (isinstance(owner, torch.nn.Module) or _is_of_a_script(sys._getframe(1).f_code)):
                 self.refusal = OWN_COMPILATION
                 self.stop()  # Compiled code would trace our hooks.
-            return function(model, *arguments, **named)
+            return function(model, *arguments, **keywords)
 
         return compile
 
     def _watched_autocast(self, enter: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(enter)
         def entered(autocast: "Any") -> "Any":
-            found = enter(autocast)
+            entered_autocast = enter(autocast)
             self.autocasts = self.autocasts or _autocast_is_on()
-            return found
+            return entered_autocast
 
         return entered
 
-    def _watched_gradients(self, function: "Callable[..., Any]", place: int) -> "Callable[..., Any]":
-        """Return *function* with a watch on create_graph, its argument at *place*: Tensor.backward names none."""
+    def _watched_gradients(self, function: "Callable[..., Any]", position: int) -> "Callable[..., Any]":
+        """Return *function* with a watch on create_graph, its argument at *position*: Tensor.backward names none."""
 
         @functools.wraps(function)
-        def gradients(*arguments: "Any", **named: "Any") -> "Any":
-            if named.get("create_graph") or (len(arguments) > place and arguments[place]):
+        def gradients(*arguments: "Any", **keywords: "Any") -> "Any":
+            if keywords.get("create_graph") or (len(arguments) > position and arguments[position]):
                 if self._hooks:
                     self.refusal = DOUBLE
                 else:
                     self._doubles()
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
 
         return gradients
 
@@ -130,25 +130,25 @@ class Finder:
             self._enters(module)
             self.differentiates_inputs = self.differentiates_inputs or has_differentiated_input(inputs, {})
         except Exception as error:  # noqa: BLE001 - the script goes on, whatever it has for modules
-            self._broken(error)
+            self._failed(error)
 
     def _enters(self, module: "torch.nn.Module") -> None:
         if not module.training or not torch.is_grad_enabled() or (self._thread and self._thread != get_ident()):
             return
-        if _is_wrapper(module) or not any(each.requires_grad for each in module.parameters()):
+        if _is_wrapper(module) or not any(weight.requires_grad for weight in module.parameters()):
             return
         self._thread = get_ident()
         self._inside, self._depth = module, 1
         self.autocasts = self.autocasts or _autocast_is_on()
-        new = [each for each in _targets(module) if all(each is not other for other in self.modules)]
+        new = [target for target in _targets(module) if all(target is not earlier for earlier in self.modules)]
         if not new or _is_in_backward():  # There, activation checkpointing computes something once more.
             return
         self._outermost += 1
         if self._outermost > MOST_MODULES:
             self.refusal = "a step calls more than %d modules one by one" % MOST_MODULES
             return
-        for each in new:
-            self._add(each)
+        for target in new:
+            self._add(target)
 
     def _after(self, module: "torch.nn.Module", *_: "Any") -> None:
         if module is self._inside and self._thread == get_ident():
@@ -159,27 +159,28 @@ class Finder:
     def _add(self, module: "torch.nn.Module") -> None:
         if isinstance(module, torch.jit.ScriptModule):
             self.refusal = "the model is a TorchScript module"
-        elif any(_is_compiled(each) for each in module.modules()):
+        elif any(_is_compiled(inner) for inner in module.modules()):
             self.refusal = OWN_COMPILATION
         else:
             self.modules.append(module)
 
 
-def has_differentiated_input(arguments: "tuple[Any, ...]", named: "dict[str, Any]") -> bool:
+def has_differentiated_input(arguments: "tuple[Any, ...]", keywords: "dict[str, Any]") -> bool:
     """True if an argument is a leaf that requires a gradient, as for a gradient penalty or an attack on the model."""
     return any(
-        isinstance(each, torch.Tensor) and each.requires_grad and each.is_leaf for each in (*arguments, *named.values())
+        isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+        for value in (*arguments, *keywords.values())
     )
 
 
 def _replaced(owner: "Any", name: str, function: "Callable[..., Any]") -> "Callable[[], None]":
-    """Set `owner.name` to *function*; return what sets it back."""
-    before = getattr(owner, name)
+    """Set `owner.name` to *function*; return the function that sets it back."""
+    original = getattr(owner, name)
     setattr(owner, name, function)
 
     def undo() -> None:
         if getattr(owner, name) is function:  # Else somebody has wrapped ours, and ours lets everything pass.
-            setattr(owner, name, before)
+            setattr(owner, name, original)
 
     return undo
 
@@ -188,9 +189,9 @@ def _is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def names(modules: "list[torch.nn.Module]") -> "list[str]":
+def class_names(modules: "list[torch.nn.Module]") -> "list[str]":
     """Return the names of the classes of *modules*, each once, as the script wrote them."""
-    return list(dict.fromkeys(_class_name(each) for each in modules))
+    return list(dict.fromkeys(_class_name(module) for module in modules))
 
 
 def _class_name(module: "torch.nn.Module") -> str:
@@ -199,21 +200,21 @@ def _class_name(module: "torch.nn.Module") -> str:
 
 
 def _targets(module: "torch.nn.Module") -> "Iterator[torch.nn.Module]":
-    """Yield what is compiled of an outermost module: itself, or the innermost units of FSDP2."""
+    """Yield the parts of an outermost module that are compiled: itself, or the innermost units of FSDP2."""
     if not _is_sharded(module):
         yield module
         return
-    for each in module.modules():
-        if _is_sharded(each) and not any(_is_sharded(inner) for inner in each.modules() if inner is not each):
-            yield each
+    for unit in module.modules():
+        if _is_sharded(unit) and not any(_is_sharded(inner) for inner in unit.modules() if inner is not unit):
+            yield unit
 
 
 def _is_sharded(module: "torch.nn.Module") -> bool:
-    return any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
 def _is_wrapper(module: "torch.nn.Module") -> bool:
-    return any(each.__name__ in WRAPPERS for each in type(module).__mro__)
+    return any(kind.__name__ in WRAPPERS for kind in type(module).__mro__)
 
 
 def _is_compiled(module: "torch.nn.Module") -> bool:
@@ -228,6 +229,6 @@ def _autocast_is_on() -> bool:
 
 
 def _is_of_a_script(code: "CodeType") -> bool:
-    """True for code that is no installed package's: what those compile of their own is no reason to stay away."""
+    """True for code that is no installed package's: what a package compiles for itself is no reason to stay away."""
     folders = code.co_filename.split(os.sep)
     return "site-packages" not in folders and "dist-packages" not in folders

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 MARK = "_toolkit_compiles"
 
 
-def attach(torch: "ModuleType", asked: "dict[str, Any]") -> None:
-    """Have the models that train with *torch* compiled as *asked*, once in a process."""
+def attach(torch: "ModuleType", settings: "dict[str, Any]") -> None:
+    """Have the models that train with *torch* compiled by *settings*, once in a process."""
     if getattr(torch, MARK, False) or _is_a_worker():
         return
     setattr(torch, MARK, True)
-    stepping = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
-    if stepping is None or not hasattr(torch.nn.Module, "_compiled_call_impl"):
+    register_step_hook = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+    if register_step_hook is None or not hasattr(torch.nn.Module, "_compiled_call_impl"):
         sys.stderr.write("[toolkit] compiler: eager: torch %s is older than 2.1\n" % torch.__version__)
         return
     from .controller import Controller
 
     # torch sets this one itself when it imports its compiler.
-    controller = Controller(asked, own_cache=os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    controller = Controller(settings, own_cache=os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
     controller.start()
-    stepping(controller.optimizer_stepped)
+    register_step_hook(controller.optimizer_stepped)
 
 
 def _is_a_worker() -> bool:

@@ -1,4 +1,4 @@
-"""What a failed forward pass has changed, and must get back before the pass is run again: buffers (BatchNorm's
+"""Restores the state that a failed forward pass has changed, before the pass is run again: buffers (BatchNorm's
 statistics) and the states of random number generators."""
 
 import random
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 MOST_BUFFER_BYTES = 1 << 20
 
 
-class KeptState:
-    """A copy of the state that a forward pass of *module* may change, taken anew by each `keep`."""
+class PassState:
+    """A copy of the state that a forward pass of *module* may change, taken anew by each `save`."""
 
     def __init__(self, module: "torch.nn.Module") -> None:
         self._module = module
-        self._known: list[tuple[torch.Tensor, torch.dtype, torch.Size]] = []
+        self._layout: list[tuple[torch.Tensor, torch.dtype, torch.Size]] = []
         self._buffers: list[torch.Tensor] = []
         self._large: list[torch.Tensor] = []
         self._large_copies: list[torch.Tensor] = []
         self._copies: list[torch.Tensor] = []
-        self._cuda = sorted({each.device.index for each in module.parameters() if each.device.type == "cuda"})
+        self._cuda = sorted({weight.device.index for weight in module.parameters() if weight.device.type == "cuda"})
         self._random: Any = None
         self._numpy: Any = None
         self._states: list[torch.Tensor] = []
 
-    def keep(self, *, with_python: bool, with_large: bool) -> None:
+    def save(self, *, with_python: bool, with_large: bool) -> None:
         """Copy the state. *with_python*: that of Python's random and of NumPy's, too, whose copies cost 60 us.
         *with_large*: large buffers, too."""
-        self._look()
-        self._large_copies = [each.detach().clone() for each in self._large] if with_large else []
+        self._match_buffers()
+        self._large_copies = [buffer.detach().clone() for buffer in self._large] if with_large else []
         if self._buffers:
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._buffers)
@@ -43,26 +43,26 @@ class KeptState:
         numpy_random = sys.modules.get("numpy.random") if with_python else None
         self._numpy = numpy_random.get_state() if numpy_random is not None else None
 
-    def _look(self) -> None:
+    def _match_buffers(self) -> None:
         """Make copies for the buffers that the module has now: the script may have replaced a module, or its type."""
         buffers = list(self._module.buffers())  # 0.5 ms for 300 modules.
-        known = self._known
-        if len(buffers) == len(known) and all(
-            each is before and each.dtype == dtype and each.shape == shape
-            for each, (before, dtype, shape) in zip(buffers, known)  # noqa: B905 - Python 3.8 has no strict.
+        layout = self._layout
+        if len(buffers) == len(layout) and all(
+            buffer is saved and buffer.dtype == dtype and buffer.shape == shape
+            for buffer, (saved, dtype, shape) in zip(buffers, layout)  # noqa: B905 - Python 3.8 has no strict.
         ):
             return
-        self._known = [(each, each.dtype, each.shape) for each in buffers]
-        self._buffers = [each for each in buffers if _size_bytes(each) <= MOST_BUFFER_BYTES]
-        self._large = [each for each in buffers if _size_bytes(each) > MOST_BUFFER_BYTES]
-        self._copies = [each.detach().clone() for each in self._buffers]
+        self._layout = [(buffer, buffer.dtype, buffer.shape) for buffer in buffers]
+        self._buffers = [buffer for buffer in buffers if _size_bytes(buffer) <= MOST_BUFFER_BYTES]
+        self._large = [buffer for buffer in buffers if _size_bytes(buffer) > MOST_BUFFER_BYTES]
+        self._copies = [buffer.detach().clone() for buffer in self._buffers]
 
     def restore(self) -> None:
-        """Set the state to that of the last `keep`."""
+        """Set the state to that of the last `save`."""
         with torch.no_grad():
-            kept = [*zip(self._buffers, self._copies)]  # noqa: B905 - Python 3.8 has no strict.
-            kept += zip(self._large, self._large_copies)  # noqa: B905
-            for buffer, copy in kept:
+            pairs = [*zip(self._buffers, self._copies)]  # noqa: B905 - Python 3.8 has no strict.
+            pairs += zip(self._large, self._large_copies)  # noqa: B905
+            for buffer, copy in pairs:
                 if not torch.equal(buffer, copy):
                     buffer.copy_(copy)
         self._large_copies = []

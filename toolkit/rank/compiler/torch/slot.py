@@ -1,4 +1,4 @@
-"""A module's place for another way to run: `_compiled_call_impl`, which Module.__call__ uses in place of `_call_impl`.
+"""Runs a module in another mode, by `_compiled_call_impl`, which Module.__call__ uses in place of `_call_impl`.
 
 Module.compile sets the same attribute. Pickling and copying leave it out, the keys of state_dict stay, and what wraps
 the module (DistributedDataParallel) or is registered on it goes on as before.
@@ -8,9 +8,9 @@ import torch
 import torch.utils.checkpoint
 
 from .. import handlers
-from .budget import Budget, OverBudget
+from .budget import CompileBudget, OverBudget
 from .finding import has_differentiated_input
-from .kept_state import KeptState
+from .kept_state import PassState
 from .precision import in_float32
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # By this, activation checkpointing ends a forward pass that it runs once more in the backward pass.
 STOPS: "tuple[type[BaseException], ...]" = tuple(
-    each for each in (getattr(torch.utils.checkpoint, "_StopRecomputationError", None),) if each is not None
+    kind for kind in (getattr(torch.utils.checkpoint, "_StopRecomputationError", None),) if kind is not None
 )
 # torch numbers hooks in the order in which they are registered, and never gives a number again.
 HOOKS_OF_ALL = (
@@ -32,7 +32,7 @@ HOOKS_OF_ALL = (
 )
 
 
-class Way:
+class Mode:
     """How steps run: compiled or not, in bfloat16 or not."""
 
     def __init__(self, *, compiled: bool = False, bf16: bool = False) -> None:
@@ -41,38 +41,39 @@ class Way:
         self.is_plain = not (compiled or bf16)
 
 
-class Watch:
-    """What the slots of a process share. `way`: how the step runs. `calls`, `others`: calls in this step that did so,
-    and those that were none of training (evaluation). `is_trial`: the first failure may still come.
-    `differentiates_inputs`: inputs that require gradients were seen in the first steps, and no gradients of gradients.
+class SlotState:
+    """What the slots of a process share. *pass_failed*: called with a module, the mode in which its pass failed, and
+    the error, once the pass has run eagerly."""
 
-    `budget`: bounds what compiling takes. `failed`: called with a module and the error of a pass that runs without
-    `way`.
-    """
-
-    def __init__(self, failed: "Callable[[torch.nn.Module, Way, BaseException], None]") -> None:
-        self.way = Way()
+    def __init__(self, pass_failed: "Callable[[torch.nn.Module, Mode, BaseException], None]") -> None:
+        self.mode = Mode()
+        """How the step runs."""
         self.calls = 0
-        self.others = 0
+        """Calls in this step that train."""
+        self.other_calls = 0
+        """Calls in this step that do not (evaluation)."""
         self.is_trial = True
+        """The first failure may still come."""
         self.differentiates_inputs = False
-        self.budget: Budget | None = None
-        self.failed = failed
+        """Inputs that require gradients were seen in the first steps, and no gradients of gradients."""
+        self.budget: CompileBudget | None = None
+        """Bounds what compiling takes."""
+        self.pass_failed = pass_failed
 
 
-class Slot:
-    """What Module.__call__ calls in place of `_call_impl` of *module*."""
+class ForwardSlot:
+    """Module.__call__ calls it in place of `_call_impl` of *module*."""
 
-    def __init__(self, module: "torch.nn.Module", watch: Watch) -> None:
+    def __init__(self, module: "torch.nn.Module", slot_state: SlotState) -> None:
         self._module = module
-        self._watch = watch
+        self._slot_state = slot_state
         self._compiled: Any = None
-        self._state = KeptState(module)
-        self._handlers = handlers.codes()
+        self._pass_state = PassState(module)
+        self._handlers = handlers.handler_codes()
         self._eager: Callable[..., Any] = module._call_impl
-        self._ran: set[tuple[bool, bool]] = set()  # The ways of passes that did not fail: compiled, in bfloat16.
+        self._ran: set[tuple[bool, bool]] = set()  # Modes of passes that did not fail: compiled, in bfloat16.
         self._ran_eagerly = False  # The last forward pass.
-        self._hooks_of_all: tuple[tuple[int, ...], ...] | None = None  # What the compiled code calls.
+        self._hooks_of_all: tuple[tuple[int, ...], ...] | None = None  # Those that the compiled code calls.
         self._autocasts_itself = False  # The script, around the last forward pass.
         self._device = next(module.parameters()).device.type
 
@@ -89,81 +90,81 @@ class Slot:
         """A copy of the module, or a pickled one, runs its own code."""
         return _nothing, ()
 
-    def __call__(self, *arguments: "Any", **named: "Any") -> "Any":
+    def __call__(self, *arguments: "Any", **keywords: "Any") -> "Any":
         """Run the module as the step runs; evaluation, tracing and export run it as it is."""
-        module, watch = self._module, self._watch
+        module, slot_state = self._module, self._slot_state
         is_again = torch._C._current_graph_task_id() != -1  # In the backward pass: activation checkpointing.
         if is_again and self._ran_eagerly:  # It must compute the same once more, dropout included.
-            return self._eager(*arguments, **named)
+            return self._eager(*arguments, **keywords)
         if not module.training or not torch.is_grad_enabled() or _is_traced():
             self._ran_eagerly = self._ran_eagerly or (module.training and not is_again)
-            watch.others += 1
-            return self._eager(*arguments, **named)
-        watch.calls += 1
-        way = self._way(is_again=is_again)
-        self._ran_eagerly = way.is_plain
-        if way.is_plain:
-            return self._eager(*arguments, **named)
-        if way.compiled and not watch.differentiates_inputs and has_differentiated_input(arguments, named):
+            slot_state.other_calls += 1
+            return self._eager(*arguments, **keywords)
+        slot_state.calls += 1
+        mode = self._pass_mode(is_again=is_again)
+        self._ran_eagerly = mode.is_plain
+        if mode.is_plain:
+            return self._eager(*arguments, **keywords)
+        if mode.compiled and not slot_state.differentiates_inputs and has_differentiated_input(arguments, keywords):
             # A gradient penalty, most often, that has come late: it takes gradients of gradients.
-            return self._eager(*arguments, **named)
-        kind = (way.compiled, way.bf16)
-        self._state.keep(with_python=watch.is_trial, with_large=kind not in self._ran)
+            return self._eager(*arguments, **keywords)
+        kind = (mode.compiled, mode.bf16)
+        self._pass_state.save(with_python=slot_state.is_trial, with_large=kind not in self._ran)
         try:
-            found = self._run(way, arguments, named)
+            output = self._run(mode, arguments, keywords)
             self._ran.add(kind)
-            return found
+            return output
         except STOPS:
             raise
         except OverBudget as error:
             failure: BaseException = error
         except Exception as error:  # noqa: BLE001 - anything may come from a compiler
             failure = error
-        if watch.budget is not None:
-            watch.budget.leave()
-        stop = handlers.raised(failure, self._handlers)
+        if slot_state.budget is not None:
+            slot_state.budget.leave()
+        stop = handlers.find_raised(failure, self._handlers)
         if stop is not None:
             raise stop from stop.__cause__
-        # Not within `except`: an error of the script's own, which comes again, would be told with this one behind it.
+        # Not within `except`: an error of the script's own, which comes again, would have this one as its context.
         if isinstance(failure, torch.OutOfMemoryError):
             failure.__traceback__ = None  # Its frames hold the tensors for which there is no room.
-        self._state.restore()
+        self._pass_state.restore()
         self._ran_eagerly = True
-        found = self._eager(*arguments, **named)
-        watch.failed(module, way, failure)
-        return found
+        output = self._eager(*arguments, **keywords)
+        slot_state.pass_failed(module, mode, failure)
+        return output
 
-    def _way(self, *, is_again: bool) -> Way:
+    def _pass_mode(self, *, is_again: bool) -> Mode:
         """Return how this pass runs: as the step does, unless the script has changed what that assumed.
 
         All else that compiled code assumes of the module (its modules, hooks, forward, attributes, tensors), torch's
-        own guards compare, as controller.py has set them.
+        own guards compare, as observing.py has set them.
         """
-        way = self._watch.way
-        if way.compiled:
+        mode = self._slot_state.mode
+        if mode.compiled:
             hooks_of_all = _hooks_of_all()
             if self._hooks_of_all is None:
                 self._hooks_of_all = hooks_of_all
             if hooks_of_all != self._hooks_of_all:
-                way = Way(bf16=way.bf16)
-        if way.bf16:
+                mode = Mode(bf16=mode.bf16)
+        if mode.bf16:
             if not is_again:  # Activation checkpointing enters autocast itself there, as it was the first time.
                 self._autocasts_itself = _autocast_depth() > 0
             if self._autocasts_itself:
-                way = Way(compiled=way.compiled)
-        return way
+                mode = Mode(compiled=mode.compiled)
+        return mode
 
-    def _run(self, way: Way, arguments: "tuple[Any, ...]", named: "dict[str, Any]") -> "Any":
+    def _run(self, mode: Mode, arguments: "tuple[Any, ...]", keywords: "dict[str, Any]") -> "Any":
         call = self._eager
-        if way.compiled:
+        if mode.compiled:
             if self._compiled is None:
                 self._compiled = torch.compile(_traceable(self._module, call))
             call = self._compiled
-        if not way.bf16:
-            return call(*arguments, **named)
+        if not mode.bf16:
+            return call(*arguments, **keywords)
         with torch.autocast(self._device, dtype=torch.bfloat16):
-            found = call(*arguments, **named)
-        return in_float32(found)
+            output = call(*arguments, **keywords)
+        return in_float32(output)
 
 
 def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -190,7 +191,7 @@ def _autocast_depth() -> int:
 
 
 def _nothing() -> None:
-    """What stands in a copy in a slot's place."""
+    """Replaces a slot in a copied or pickled module."""
 
 
 def _is_traced() -> bool:

@@ -4,8 +4,8 @@ Goals: almost no cost, any Python 3, no visible effect. It removes its folder fr
 sitecustomize that would have run without it. `python -I` and `-E` ignore it. TOOLKIT_RANK_HOOK=off disables it.
 
 It is one file on purpose: the start of every Python pays for it. It costs 1.7 million instructions (0.4 ms); with the
-record of exceptions in a second file it cost 3.8 million (cachegrind, Python 3.11). What only some jobs need is in
-other files, which `_load` loads.
+record of exceptions in a second file it cost 3.8 million (cachegrind, Python 3.11). Features that only some jobs need
+are in other files, which `_load` loads.
 
 torch 2.13 with gloo on Python 3.11 aborts 30 to 40 % of finished runs at interpreter exit ("terminate
 called without an active exception", SIGABRT): the thread pt_gloo_runloop drops its last Work while the interpreter is
@@ -25,7 +25,7 @@ have lost this one by then.
 It also:
 - joins a rank of distribution jax to the others, and lets it end without waiting for them (rank/hook/jax_rank.py);
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/rank/xla);
-- compiles what trains, as TOOLKIT_COMPILER says (toolkit/rank/compiler);
+- compiles the models that train, as TOOLKIT_COMPILER says (toolkit/rank/compiler);
 - measures the steps of a rank, if TOOLKIT_STEP_TIMES=on, and traces those of TOOLKIT_PROFILE_WINDOW
   (toolkit/rank/profiler);
 - reads the .pth files in the folder TOOLKIT_PACKAGES (toolkit/train/source/packages.py);
@@ -45,7 +45,7 @@ FRAMES = 64  # of an exception, the innermost; of frames of one file in a row on
 BEHIND_FRAMES = 16
 SAID_CHARACTERS = 4096  # of the captured output of a command that failed, its end
 
-_jax: "Any" = None  # How a rank of distribution jax ends (rank/hook/jax_rank.py).
+_jax: "Any" = None  # The end of a rank of distribution jax (rank/hook/jax_rank.py).
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -54,25 +54,25 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-def _give_way() -> None:
+def _leave_path() -> None:
     import os
     import sys
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != own_folder]
 
 
-def _next() -> None:
+def _run_next_sitecustomize() -> None:
     import sys
 
-    ours = sys.modules.pop("sitecustomize", None)
+    own_module = sys.modules.pop("sitecustomize", None)
     try:
-        # The next one on sys.path: our folder has left it.
+        # The next one on sys.path: this folder has left it.
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
-        if ours is None or error.name != "sitecustomize":
+        if own_module is None or error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours
+        sys.modules["sitecustomize"] = own_module
 
 
 def _let_gloo_finish() -> None:
@@ -101,17 +101,17 @@ def _install_excepthook() -> None:
         return
     import _thread
 
-    before = sys.excepthook
+    previous_hook = sys.excepthook
 
     def excepthook(kind: "type[BaseException]", value: BaseException, trace: "TracebackType | None") -> None:
-        if not _runs():  # Else a script only shows what it has caught, as code.interact does.
+        if not _script_runs():  # Else a script only shows what it has caught, as code.interact does.
             _record(folder, kind, value, trace)
-        before(kind, value, trace)
+        previous_hook(kind, value, trace)
 
     sys.excepthook = excepthook
     _note_exits(folder)
     _note_unfinished_mpi(folder)
-    _note_the_last(folder)
+    _note_last_exception(folder)
     # threading takes its default hook from here when it is imported (from 3.8 on). Importing it costs 5 ms.
     before_in_thread = getattr(_thread, "_excepthook", None)
     if before_in_thread is None:
@@ -142,19 +142,19 @@ def _record(
         is_no_error = kind is KeyboardInterrupt or issubclass(kind, SystemExit)
         if is_no_error or (thread == "other" and os.path.exists(path)):
             return
-        told = {"time_ns": time_ns, "thread": thread, "parent": os.getppid()}
-        told.update(_described(kind, value, trace, FRAMES))
-        name, message = told["kind"], told["message"]
+        record = {"time_ns": time_ns, "thread": thread, "parent": os.getppid()}
+        record.update(_describe(kind, value, trace, FRAMES))
+        name, message = record["kind"], record["message"]
         # First without the traceback: importing `traceback` may take seconds from a slow disk, and there may be no
         # memory for its text. The message is needed to tell a cause from a collateral failure.
-        told["behind"] = _behind(value)
-        _write(path, dict(told, text="%s: %s" % (name, message) if message else name))
-        _write(path, dict(told, text=_formatted(kind, value, trace)))
+        record["behind"] = _behind(value)
+        _write(path, dict(record, text="%s: %s" % (name, message) if message else name))
+        _write(path, dict(record, text=_format(kind, value, trace)))
     except BaseException:  # noqa: BLE001
         pass  # An error here must not hide the script's own exception, which is printed after this.
 
 
-def _runs() -> bool:
+def _script_runs() -> bool:
     """True while the main module runs; an exception that ends the process has left it."""
     import sys
 
@@ -164,7 +164,7 @@ def _runs() -> bool:
     return frame.f_code.co_name in ("<module>", "_run_module_as_main")  # Of a script; of a module (python -m).
 
 
-def _described(
+def _describe(
     kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None", most_frames: int
 ) -> "dict[str, Any]":
     """Return an exception's type as Python prints it, its message with its notes, its frames, the innermost first, and
@@ -190,12 +190,12 @@ def _described(
             frames.append(frame)
         file, trace = code.co_filename, trace.tb_next
     message = _beginning(message, MESSAGE_CHARACTERS)
-    told = {"kind": name, "message": message, "place": frames[-1] if frames else ""}  # type: dict[str, Any]
-    told["frames"] = frames[::-1][:most_frames]
-    said = _captured(value)
-    if said:
-        told["said"] = said
-    return told
+    description = {"kind": name, "message": message, "place": frames[-1] if frames else ""}  # type: dict[str, Any]
+    description["frames"] = frames[::-1][:most_frames]
+    output = _captured_output(value)
+    if output:
+        description["said"] = output
+    return description
 
 
 def _beginning(text: str, room: int) -> str:
@@ -215,14 +215,14 @@ def _end(text: str, room: int) -> str:
     return text[min([gap + 1 for gap in gaps if gap >= 0] or [first]) :]
 
 
-def _captured(value: "BaseException | None") -> str:
+def _captured_output(value: "BaseException | None") -> str:
     """Return the end of what a command wrote whose failure *value* reports, if it was captured: nothing prints it."""
     try:
         if not hasattr(value, "returncode"):
             return ""
         for name in ("stderr", "output"):  # subprocess.CalledProcessError's; `stdout` is another name of `output`.
-            said = getattr(value, name, None)
-            text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+            output = getattr(value, name, None)
+            text = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
             if isinstance(text, str) and text.strip():
                 return _end(text, SAID_CHARACTERS)
     except Exception:  # noqa: BLE001
@@ -233,15 +233,15 @@ def _captured(value: "BaseException | None") -> str:
 def _chain(value: "BaseException") -> "list[tuple[BaseException, str]]":
     """Return the exceptions behind *value* that Python prints before it, the nearest first, and how each led to the
     one after it: "cause" (raise ... from) or "context" (it was being handled). Of a long chain the first one stays."""
-    chain, known, last = [], [value], value  # type: list[tuple[BaseException, str]], list[BaseException], BaseException
-    while len(known) < 1000:
+    chain, visited, last = [], [value], value  # type: list[tuple[BaseException, str]], list[BaseException], BaseException
+    while len(visited) < 1000:
         link, how = last.__cause__, "cause"
         if link is None and not last.__suppress_context__:
             link, how = last.__context__, "context"
-        if link is None or any(link is one for one in known):
+        if link is None or any(link is earlier for earlier in visited):
             break
         chain.append((link, how))
-        known.append(link)
+        visited.append(link)
         last = link
     return chain if len(chain) < BEHIND else chain[: BEHIND - 1] + chain[-1:]
 
@@ -252,29 +252,33 @@ def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
     if value is None:
         return []
     chain = []  # type: list[tuple[BaseException, str]]
-    found = [value]
+    exceptions = [value]
     try:
         chain = _chain(value)
-        found += [link for link, _ in chain]
-        for each in found:
-            links = (getattr(each, "__cause__", None), getattr(each, "__context__", None))
-            members = getattr(each, "exceptions", ()) if each is not value else ()
+        exceptions += [link for link, _ in chain]
+        for exception in exceptions:
+            links = (getattr(exception, "__cause__", None), getattr(exception, "__context__", None))
+            members = getattr(exception, "exceptions", ()) if exception is not value else ()
             for link in links + (members if isinstance(members, tuple) else ()):
-                if len(found) <= BEHIND and isinstance(link, BaseException) and not any(link is one for one in found):
-                    found.append(link)
+                if (
+                    len(exceptions) <= BEHIND
+                    and isinstance(link, BaseException)
+                    and not any(link is earlier for earlier in exceptions)
+                ):
+                    exceptions.append(link)
     except Exception:  # noqa: BLE001
-        pass  # What was found so far is told.
-    told = []
-    for at, each in enumerate(found[1:]):
-        one = _described(type(each), each, each.__traceback__, BEHIND_FRAMES)
-        one["message"] = _beginning(one["message"], BEHIND_CHARACTERS)
-        if at < len(chain):
-            one["link"] = chain[at][1]
-        told.append(one)
-    return told
+        pass  # Those found so far are recorded.
+    descriptions = []
+    for index, exception in enumerate(exceptions[1:]):
+        description = _describe(type(exception), exception, exception.__traceback__, BEHIND_FRAMES)
+        description["message"] = _beginning(description["message"], BEHIND_CHARACTERS)
+        if index < len(chain):
+            description["link"] = chain[index][1]
+        descriptions.append(description)
+    return descriptions
 
 
-def _formatted(kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None") -> str:
+def _format(kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None") -> str:
     import traceback
 
     # As many of the innermost frames as Python itself prints: a million take half a minute.
@@ -282,9 +286,9 @@ def _formatted(kind: "type[BaseException]", value: "BaseException | None", trace
 
 
 def _note_exits(folder: str) -> None:
-    """Let sys.exit with another code than 0 leave word once the interpreter begins to end, before any other atexit
-    function is called. (One that the script catches leaves none until then, and an exception's comes before it.)
-    So exit() and quit(), which site makes.
+    """Let sys.exit with another code than 0 write a record once the interpreter begins to end, before any other atexit
+    function is called. (One that the script catches writes none until then, and an exception's comes before it.)
+    The same holds for exit() and quit(), which site makes.
     """
     import atexit
     import builtins
@@ -314,7 +318,7 @@ def _note_exits(folder: str) -> None:
 
 
 def _exit_status(status: "Any") -> "Any":
-    return status if _jax is None else _jax.noted(status)
+    return status if _jax is None else _jax.note_status(status)
 
 
 def _record_end(folder: str, pid: int) -> None:
@@ -328,51 +332,51 @@ def _note_exit(folder: str, status: "str | int | None") -> None:
 
         code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
         if code and _in_main_thread():
-            atexit.register(_record_exit, folder, os.getpid(), _exit_told(status, code))
+            atexit.register(_record_exit, folder, os.getpid(), _describe_exit(status, code))
     except Exception:  # noqa: BLE001
         pass  # The script's end is what counts.
 
 
-def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
-    """Return what is known of a call of sys.exit, with the exception that was being handled."""
+def _describe_exit(status: "str | int | None", code: int) -> "dict[str, Any]":
+    """Return a record of a call of sys.exit, with the exception that was being handled."""
     import os
     import sys
 
-    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "text": ""}  # type: dict[str, Any]
-    told["parent"] = os.getppid()
+    record = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "text": ""}  # type: dict[str, Any]
+    record["parent"] = os.getppid()
     try:
         frame = sys._getframe(3)  # The caller of `exit`, if it is no C code.
-        told["place"] = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        record["place"] = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
     except ValueError:
         pass
     try:
-        told["message"] = "" if isinstance(status, int) else _beginning(str(status), MESSAGE_CHARACTERS)
+        record["message"] = "" if isinstance(status, int) else _beginning(str(status), MESSAGE_CHARACTERS)
         _, value, trace = sys.exc_info()
-        if value is None and not _runs():  # In a hook that shows what ends the process.
+        if value is None and not _script_runs():  # In a hook that shows what ends the process.
             value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
         if isinstance(value, Exception):
-            told["handling"] = _described(type(value), value, trace, FRAMES)
-            told["behind"] = _behind(value)
-            told["text"] = _formatted(type(value), value, trace)
+            record["handling"] = _describe(type(value), value, trace, FRAMES)
+            record["behind"] = _behind(value)
+            record["text"] = _format(type(value), value, trace)
     except Exception:  # noqa: BLE001
-        pass  # What is known so far is told.
-    return told
+        pass  # The rest is recorded.
+    return record
 
 
-def _record_exit(folder: str, pid: int, told: "dict[str, Any]") -> None:
+def _record_exit(folder: str, pid: int, record: "dict[str, Any]") -> None:
     import os
 
     path = os.path.join(folder, "raised-%d.json" % pid)
     try:
         if pid == os.getpid() and not os.path.exists(path):
-            _write(path, told)
+            _write(path, record)
     except Exception:  # noqa: BLE001
         pass
 
 
 def _note_unfinished_mpi(folder: str) -> None:
-    """Let a rank of MPI that leaves by os._exit(0), before MPI_Finalize, leave word: the others then wait for it, and
-    MPICH does not notice."""
+    """Let a rank of MPI that leaves by os._exit(0), before MPI_Finalize, write a record: the others then wait for it,
+    and MPICH does not notice."""
     import os
 
     if os.getsid(0) != os.getpid() or not ("PMI_RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ):
@@ -381,8 +385,8 @@ def _note_unfinished_mpi(folder: str) -> None:
         return
     rank = os.getpid()
 
-    def record() -> None:
-        told = {
+    def record_end() -> None:
+        record = {
             "time_ns": _now_ns(),
             "kind": "SystemExit",
             "thread": "main",
@@ -390,19 +394,19 @@ def _note_unfinished_mpi(folder: str) -> None:
             "text": "",
             "unfinished": "MPI",
         }
-        _record_exit(folder, rank, told)
+        _record_exit(folder, rank, record)
 
-    _load("hook", "mpi_exit").watch(record)
+    _load("hook", "mpi_exit").watch(record_end)
 
 
-def _note_the_last(folder: str) -> None:
+def _note_last_exception(folder: str) -> None:
     """Record, when the interpreter ends, an exception that a hook of the script's own has printed."""
     import atexit
 
-    atexit.register(_record_last, folder)
+    atexit.register(_record_last_exception, folder)
 
 
-def _record_last(folder: str) -> None:
+def _record_last_exception(folder: str) -> None:
     import os
     import sys
 
@@ -426,17 +430,17 @@ def _in_main_thread() -> bool:
     return getattr(_thread, "get_native_id", os.getpid)() == os.getpid()
 
 
-def _write(path: str, told: "dict[str, Any]") -> None:
+def _write(path: str, record: "dict[str, Any]") -> None:
     import os
 
-    line = (_json(told) + "\n").encode("utf-8")
-    unfinished = "%s.%d" % (path, id(told))  # Of this thread alone.
+    line = (_json(record) + "\n").encode("utf-8")
+    unfinished = "%s.%d" % (path, id(record))  # Of this thread alone.
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        whole = os.write(fd, line) == len(line)
+        is_complete = os.write(fd, line) == len(line)
     finally:
         os.close(fd)
-    if whole:
+    if is_complete:
         os.rename(unfinished, path)
     else:
         os.unlink(unfinished)
@@ -447,7 +451,7 @@ def _json(value: "dict[str, Any] | list[Any] | str | int") -> str:
     if isinstance(value, dict):
         return "{%s}" % ", ".join('"%s": %s' % (name, _json(value[name])) for name in value)
     if isinstance(value, list):
-        return "[%s]" % ", ".join(_json(each) for each in value)
+        return "[%s]" % ", ".join(_json(element) for element in value)
     if isinstance(value, int):
         return "%d" % value
     escapes = {code: "\\u%04x" % code for code in range(32)}
@@ -456,12 +460,12 @@ def _json(value: "dict[str, Any] | list[Any] | str | int") -> str:
 
 
 def _short(text: str) -> str:
-    found = text.encode("utf-8", "backslashreplace")
-    if len(found) <= RAISED_BYTES:
-        return found.decode()
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= RAISED_BYTES:
+        return encoded.decode()
     gap = "\n... the middle of this text was too long to be kept ...\n"
-    start = found[:HEAD_BYTES].decode("utf-8", "ignore")
-    rest = found[HEAD_BYTES + len(gap) - RAISED_BYTES :].decode("utf-8", "ignore")
+    start = encoded[:HEAD_BYTES].decode("utf-8", "ignore")
+    rest = encoded[HEAD_BYTES + len(gap) - RAISED_BYTES :].decode("utf-8", "ignore")
     return _beginning(start, len(start) - 1) + gap + _end(rest, len(rest) - 1)
 
 
@@ -539,15 +543,15 @@ def _await_frameworks() -> None:
     import os
     import sys
 
-    # toolkit/rank/xla is written for what torch_xla 2 runs on.
+    # toolkit/rank/xla is written for the Pythons that torch_xla 2 runs on.
     if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
         _load("xla", "arrival").watch(_load("mesh", "arrival").watch)
     if os.environ.get("TOOLKIT_COMPAT_PATH", "").endswith("/smp") or "/smp:" in os.environ.get(
         "TOOLKIT_COMPAT_PATH", ""
     ):
         _load("modelparallel", "arrival").watch(_load("mesh", "arrival").watch)
-    asked = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
-    if asked and sys.version_info >= (3, 8):
+    is_measured = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
+    if is_measured and sys.version_info >= (3, 8):
         _load("profiler", "arrival").watch(_load("mesh", "arrival"))
     if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
         _load("compiler", "arrival").watch(_load("mesh", "arrival"))
@@ -572,7 +576,7 @@ def _await_jax() -> None:
         return path
 
     _jax = _load("hook", "jax_rank").watch(_load("mesh", "arrival").watch, record_end)
-    atexit.register(_jax.at_last)
+    atexit.register(_jax.end_process)
 
 
 def _load(package: str, module: str) -> "Any":
@@ -586,16 +590,16 @@ def _load(package: str, module: str) -> "Any":
 
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path, name = os.path.join(root, package, module + ".py"), "toolkit_%s_%s" % (package, module)
-    found = sys.modules[name] = type(sys)(name)
-    found.__file__ = path
-    SourceFileLoader(name, path).exec_module(found)
-    return found
+    loaded = sys.modules[name] = type(sys)(name)
+    loaded.__file__ = path
+    SourceFileLoader(name, path).exec_module(loaded)
+    return loaded
 
 
 def _start() -> None:
     import atexit
 
-    _give_way()
+    _leave_path()
     _read_pth()
     atexit.register(_let_gloo_finish)
     _await_jax()  # Its function for the end runs after those of the following.
@@ -605,7 +609,7 @@ def _start() -> None:
     _name_host()
     _name_local_rank()
     _await_frameworks()
-    _next()
+    _run_next_sitecustomize()
 
 
 _start()

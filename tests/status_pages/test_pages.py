@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as any_of
 
-from toolkit.status_pages import layout as layout
-from toolkit.status_pages import pages
+from toolkit.status_pages import layout, pages
 from toolkit.status_pages.pages import RankStatus, Stop
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +47,9 @@ TOLD = RankStatus(
 
 def test_a_page_that_does_not_fit_says_why(tmp_path: Path) -> None:
     code = (
-        "import resource, sys; from pathlib import Path; from toolkit import status_pages\n"
+        "import resource, sys; from pathlib import Path; from toolkit.status_pages import pages\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
-        "try: status_pages.create_stop_page(Path(sys.argv[1]))\n"
+        "try: pages.create_stop_page(Path(sys.argv[1]))\n"
         "except OSError as error: print(error.strerror)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=60)

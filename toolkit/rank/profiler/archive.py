@@ -1,7 +1,6 @@
 """The windows that this process has written, each a file, and the list of them with their share of the run."""
 
 import os
-import sys
 import time
 
 from ...status_pages import layout as layout
@@ -117,8 +116,3 @@ def started_s() -> float:
     with open("/proc/uptime", "rb") as file:
         up_s = float(file.read().split()[0])
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def log_line(text: str) -> None:
-    """Write one line to stderr."""
-    sys.stderr.write("[toolkit] profiler: %s\n" % text)

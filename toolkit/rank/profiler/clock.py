@@ -7,7 +7,8 @@ signal of the script's. Kineto started in another thread records nothing of the 
 import time
 
 from . import plan
-from .archive import log_line, started_s
+from .archive import started_s
+from .log import log_line
 from .tracing import Tracer
 
 TYPE_CHECKING = False  # As typing's, without importing it.

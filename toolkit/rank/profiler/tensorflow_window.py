@@ -9,7 +9,7 @@ import sys
 import time
 from _thread import get_ident
 
-from .archive import log_line
+from .log import log_line
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:

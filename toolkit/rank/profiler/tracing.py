@@ -11,7 +11,8 @@ from _thread import get_ident
 from ...status_pages import layout as layout
 from ..mesh import measuring
 from . import plan
-from .archive import Archive, log_line
+from .archive import Archive
+from .log import log_line
 from .place import WINDOW, TracePlace, is_launcher
 from .step_timer import KERAS, StepTimer, timer
 

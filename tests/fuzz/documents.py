@@ -14,7 +14,7 @@ from tests.fuzz.places import fresh
 from tests.fuzz.target import target
 from toolkit import settings
 from toolkit.errors import ToolkitError
-from toolkit.job.file.job_file import complete
+from toolkit.job.file.job_file import check_job_file
 from toolkit.job.file.options import Options, Origin, from_file
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
@@ -170,7 +170,7 @@ def _takes(environ: dict[str, str], base: Path) -> None:
         platform = platforms.detect(environ)
         folders = platform.folders(environ)
         job = platform.read(environ, settings.read(environ), MACHINE, log, interpreter=sys.executable)
-        script = classify.classify(folders.code, job.entry, job.plugin, job.argument_style)
+        script = classify.classify(folders.code, job.spec.entry, job.spec.plugin, job.argument_style)
         _can_be_started(msgspec.structs.replace(job, script=script), base)
     except ToolkitError as error:
         assert error.exit_code in (75, 78), error
@@ -198,6 +198,6 @@ def job_files_are_a_job_or_a_clear_error(content: bytes, suffix: str) -> None:
     file = base / f"job{suffix}"
     text = content.decode("utf-8", "replace")
     try:
-        complete(from_file(text, file), Origin(where=str(file)), folder=base, stamp="now")
+        check_job_file(from_file(text, file), Origin(where=str(file)), folder=base, stamp="now")
     except ToolkitError as error:
         assert error.exit_code == 78, error

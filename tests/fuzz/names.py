@@ -47,7 +47,7 @@ def names_stay_below_the_job(host: str, others: list[str], channel: str, entry: 
         assert error.exit_code == 78, error
         return
 
-    for each in job.channels:
+    for each in job.spec.channels:
         assert Path(os.path.normpath(each.folder)).is_relative_to(root / "input/data"), each
         assert Path(os.path.normpath(each.folder)) != root / "input/data", each
     _write_log(job.cluster.current, root / "output/data/logs")

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.job.channel import Channel
 from toolkit.job.cluster import Cluster, Group
-from toolkit.job.job import Channel, Folders, Job, Shown
+from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
+from toolkit.job.spec import JobSpec, PlatformValues
 from toolkit.job.strategy import Strategy
 from toolkit.job.variables import SPARE_BYTES, fitting, shared_names, variables
 from toolkit.settings import Settings
@@ -23,8 +25,9 @@ ML = Path("/opt/ml")
 
 def a_job(**changes: Any) -> Job:
     """A job on one host, with *changes*."""
+    in_spec = {name: changes.pop(name) for name in JobSpec.__struct_fields__ if name in changes}
     plain: dict[str, Any] = {
-        "name": "digits",
+        "spec": JobSpec(**{"name": "digits", **in_spec}),
         "settings": Settings(),
         "cluster": Cluster(current="a", hosts=("a",), taking_part=()),
         "machine": Machine(cpus=2, cpus_total=8, memory_bytes=1),
@@ -40,10 +43,7 @@ def a_job(**changes: Any) -> Job:
             checkpoints=ML / "checkpoints",
             scratch=Path("/tmp/toolkit"),
         ),
-        "hyperparameters": {},
         "strategy": Strategy(),
-        "channels": (),
-        "metric_definitions": (),
         "environ": {},
         "interpreter": "python",
     }
@@ -120,7 +120,7 @@ def test_the_python_path_is_the_code_folder_and_then_the_users_own() -> None:
 
 
 def test_the_job_name_is_shown_and_the_platforms_own_variables_are_given() -> None:
-    given = variables(a_job(shown=Shown(variables={"PLATFORMS_JOB_NAME": "digits"})), ())
+    given = variables(a_job(platform_values=PlatformValues(variables={"PLATFORMS_JOB_NAME": "digits"})), ())
 
     assert given["PLATFORMS_JOB_NAME"] == json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
 

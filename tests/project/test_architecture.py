@@ -56,7 +56,7 @@ def test_every_file_and_name_that_the_architecture_page_cites_exists() -> None:
 def test_a_missing_file_or_name_is_found() -> None:
     assert missing("job/nowhere.py", "") == "job/nowhere.py: no such file"
     assert missing("job/job.py", "Job.nothing") == "job/job.py: Job.nothing: no such name"
-    assert missing("job/job.py", "Job.name") == ""
+    assert missing("job/job.py", "Job.port") == ""
 
 
 def table_of(page: str) -> dict[str, set[str]]:

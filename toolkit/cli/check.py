@@ -54,7 +54,7 @@ def _document(report: CheckReport, environ: Mapping[str, str], failed: bool) -> 
     job, plan = report.job, report.plan
     return {
         "toolkit": toolkit.__version__,
-        "job": job and job.name,
+        "job": job and job.spec.name,
         "host": job and job.cluster.current,
         "plan": plan and _plan(plan, environ),
         "checks": msgspec.to_builtins(report.results),

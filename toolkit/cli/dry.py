@@ -37,7 +37,8 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
         )
         simulated = msgspec.structs.replace(
             asked,
-            spec=msgspec.structs.replace(asked.spec, channels=linked, checkpoints=None),
+            channels=linked,
+            checkpoints=None,
             run=msgspec.structs.replace(asked.run, job_dir=Path(folder), backend="process"),
         )
         simulated = remote.with_fetched(simulated, own, log, content=False)

@@ -92,7 +92,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
     from toolkit.commands.render.inside import Choices
-    from toolkit.job.file.job_file import complete
+    from toolkit.job.file.job_file import check_job_file
     from toolkit.job.file.options import Origin
     from toolkit.job.file.reading import read
 
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
     options["name"] = arguments.name or options.get("name", named or "job")
     origin = Origin(where=str(file), names={"name": "--name"} if arguments.name else {})
-    asked = complete(options, origin, folder=Path.cwd(), stamp="")
+    asked = check_job_file(options, origin, folder=Path.cwd(), stamp="")
     _check_kind(arguments)
     _check_values(arguments)
     user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)

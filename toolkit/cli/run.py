@@ -216,7 +216,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
         ContractError, UserError: an option is wrong, or the job file cannot be read.
     """
     from toolkit.errors import ContractError
-    from toolkit.job.file.job_file import complete
+    from toolkit.job.file.job_file import check_job_file
     from toolkit.job.file.options import Origin, from_arguments, joined
     from toolkit.job.file.reading import read as read_file
     from toolkit.job.file.script_arguments import STYLE, hyperparameters
@@ -238,10 +238,10 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
             raise ContractError(f"expected each hyperparameter once, found {twice} twice", where=where, hint=hint)
     if not is_job:
         beside = joined(behind, from_arguments(given, folder, place))
-        return complete(beside, place, folder=folder, stamp=stamp)
+        return check_job_file(beside, place, folder=folder, stamp=stamp)
     options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
     beside = joined(behind, from_arguments({**given, "script": None}, folder, place))
-    return complete(joined(options, beside), place, folder=folder, stamp=stamp)
+    return check_job_file(joined(options, beside), place, folder=folder, stamp=stamp)
 
 
 def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:

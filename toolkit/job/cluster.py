@@ -4,6 +4,9 @@ from typing import Any
 
 from toolkit.records import Record
 
+# SageMaker's name for a job's only instance group.
+HOMOGENEOUS = "homogeneousCluster"
+
 
 class Group(Record, frozen=True, kw_only=True):
     """An instance group: hosts of one kind of machine (heterogeneous clusters)."""
@@ -14,18 +17,28 @@ class Group(Record, frozen=True, kw_only=True):
 
 
 class Cluster(Record, frozen=True, kw_only=True):
-    """All hosts in the documents' order. `taking_part`: those of the distribution's groups; the first is the leader."""
+    """The hosts of a job, and which of them this is."""
 
     current: str
     hosts: tuple[str, ...]
-    taking_part: tuple[str, ...]
+    """All hosts in the documents' order."""
+    taking_part: tuple[str, ...] = ()
+    """The hosts of the distribution's groups; the first is the leader. (): none, or the distribution is not known
+    yet."""
     groups: tuple[Group, ...] = ()
-    current_group: str = "homogeneousCluster"
+    current_group: str = HOMOGENEOUS
+    """The instance group of this host."""
     distribution_groups: tuple[str, ...] = ()
+    """The names of the groups whose hosts take part."""
     instance_type: str = "local"
+    """That of this host."""
     interface: str = "eth0"
+    """The network interface to the other hosts; "": that of the default route, which a Job no longer leaves open."""
     topology: Any = None
+    """SageMaker's description of the network, unchanged."""
     addresses: dict[str, str] = {}
+    """The addresses of hosts that are not reached by name. A host of which only the number is known is listed with its
+    own name, so that `train` does not wait for the name to resolve."""
 
     @property
     def takes_part(self) -> bool:

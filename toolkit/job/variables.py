@@ -68,12 +68,12 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     if shown["topology"]:
         plain["topology"] = shown["topology"]
     named = {f"channel_{name}": path for name, path in shown["channel_input_dirs"].items()}
-    named.update((f"hp_{name}", value) for name, value in job.hyperparameters.items())
+    named.update((f"hp_{name}", value) for name, value in job.spec.hyperparameters.items())
     given = {f"SM_{name.upper()}": text(value) for name, value in (plain | named).items()}
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
         "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
-        **job.shown.variables,
+        **job.spec.platform_values.variables,
         "PYTHONPATH": _python_path(job),
     }
 
@@ -114,7 +114,7 @@ def _bytes(text: str) -> int:
 def properties(job: Job) -> dict[str, Any]:
     """Return the properties of the job that SM_TRAINING_ENV holds, under its names."""
     cluster, folders, machine = job.cluster, job.folders, job.machine
-    resource_config = job.shown.resource_config
+    resource_config = job.spec.platform_values.resource_config
     groups = _groups(job)
     hosts = [str(host) for host in cluster.hosts]
     # As the original has it, distribution or none: the named groups' hosts; without instance groups every host.
@@ -122,19 +122,19 @@ def properties(job: Job) -> dict[str, Any]:
     distribution_hosts = [host for group in named for host in group.hosts] if groups else hosts
     mp_parameters = job.environ.get("SM_HP_MP_PARAMETERS")
     return {
-        "additional_framework_parameters": job.shown.parameters,
-        "channel_input_dirs": {channel.name: str(channel.folder) for channel in job.channels},
+        "additional_framework_parameters": job.spec.platform_values.parameters,
+        "channel_input_dirs": {channel.name: str(channel.folder) for channel in job.spec.channels},
         "current_host": cluster.current,
         "current_instance_group": cluster.current_group,
         "current_instance_group_hosts": groups.get(cluster.current_group, {}).get("hosts", []),
         "current_instance_type": cluster.instance_type,
         "distribution_hosts": distribution_hosts,
         "distribution_instance_groups": cluster.distribution_groups,
-        "framework_module": job.shown.framework_module,
+        "framework_module": job.spec.platform_values.framework_module,
         "hosts": hosts,
-        "hyperparameters": job.hyperparameters,
+        "hyperparameters": job.spec.hyperparameters,
         "input_config_dir": str(folders.config),
-        "input_data_config": job.shown.input_data_config,
+        "input_data_config": job.spec.platform_values.input_data_config,
         "input_dir": str(folders.data.parent),
         "instance_groups": [group.name for group in cluster.groups],
         "instance_groups_dict": groups,
@@ -144,13 +144,13 @@ def properties(job: Job) -> dict[str, Any]:
         "is_modelparallel_enabled": mp_parameters and mp_parameters != "{}",
         "is_smddpmprun_installed": "smddpmprun" in machine.programs,
         "is_smddprun_installed": "smddprun" in machine.programs,
-        "job_name": job.name or None,
-        "log_level": job.log_level,
+        "job_name": job.spec.name or None,
+        "log_level": job.spec.log_level,
         "master_hostname": (distribution_hosts or hosts)[0],
         "model_dir": str(folders.model),
-        "module_dir": job.shown.module_dir or str(folders.code),
+        "module_dir": job.spec.platform_values.module_dir or str(folders.code),
         # Without an entry point (a plug-in may have none) the original writes its None as text.
-        "module_name": str(job.entry).removesuffix(".py"),
+        "module_name": str(job.spec.entry).removesuffix(".py"),
         "network_interface_name": cluster.interface,
         "num_cpus": machine.cpus_total,
         "num_gpus": machine.gpus,
@@ -160,13 +160,13 @@ def properties(job: Job) -> dict[str, Any]:
         "output_intermediate_dir": str(folders.intermediate),
         "resource_config": resource_config,
         "topology": resource_config.get("topology", []),
-        "user_entry_point": job.entry,
+        "user_entry_point": job.spec.entry,
     }
 
 
 def _groups(job: Job) -> dict[str, Any]:
     """Return the instance groups by name, as the document has them (other keys included) where there is one."""
-    raw = job.shown.resource_config.get("instance_groups")
+    raw = job.spec.platform_values.resource_config.get("instance_groups")
     if raw is not None:
         return {group["instance_group_name"]: group for group in raw}
     return {

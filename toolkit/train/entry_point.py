@@ -79,7 +79,7 @@ def environ_of(environ: Mapping[str, str], code: Path) -> dict[str, str]:
     return own | ({"PYTHONPATH": ":".join(path)} if path else {})
 
 
-def asked_for(job: Job, request: Request) -> Job:
+def job_of_request(job: Job, request: Request) -> Job:
     """Return *job*, as documents and variables describe it, with what *request* asks for.
 
     Raises:
@@ -88,11 +88,14 @@ def asked_for(job: Job, request: Request) -> Job:
     strategy = _strategy(job, request)
     asked = msgspec.structs.replace(
         job,
-        entry=request.entry,
-        entry_from="user_entry_point",
-        plugin=None,
-        source=request.uri or None,
-        source_from="uri",
+        spec=msgspec.structs.replace(
+            job.spec,
+            entry=request.entry,
+            entry_from="user_entry_point",
+            plugin=None,
+            source=request.uri or None,
+            source_from="uri",
+        ),
         arguments=request.arguments,
         variables=environ_of(request.variables, job.folders.code),
         strategy=strategy,
@@ -128,7 +131,7 @@ def _strategy(job: Job, request: Request) -> Strategy:
         return Strategy()
     enabled = (job.strategy.name, *job.strategy.ignored)
     name = next((each for each in enabled if each in named), named[0])
-    options = {**job.shown.parameters, **{key: value for key, value in request.options.items() if value}}
+    options = {**job.spec.platform_values.parameters, **{key: value for key, value in request.options.items() if value}}
     return Strategy(
         name=name,
         processes_per_host=_count(options, parameters.PROCESSES_PER_HOST) or job.strategy.processes_per_host,
@@ -173,10 +176,8 @@ def _inner(job: Job) -> Job:
             rules=None,
             metric_presets="",
         ),
-        metric_definitions=(),
+        spec=msgspec.structs.replace(job.spec, metric_definitions=(), intermediate_uri="", serves_tensorflow=False),
         monitor=None,
         exports=Exports(),
         sidecar="",
-        intermediate_uri="",
-        serves_tensorflow=False,
     )

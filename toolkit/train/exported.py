@@ -20,7 +20,7 @@ def write_config(job: Job, run_folder: Path, attempt: int) -> Path:
         written_bytes = 0
     config = ExportsConfig(
         exports=job.exports,
-        job=job.name,
+        job=job.spec.name,
         host=job.cluster.current,
         attempt=attempt,
         metrics=metrics,

@@ -28,7 +28,7 @@ def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | Follo
         grace_s=job.grace_s,
     )
     key = _key(job, log)
-    tag, facts = sameness.tag(job.name, cluster.hosts), _facts(job)
+    tag, facts = sameness.tag(job.spec.name, cluster.hosts), _facts(job)
     address, ports = cluster.address(cluster.leader), link_ports(job)
     if not cluster.is_leader:
         where, others = (address, ports[0]), ports[1:]
@@ -57,9 +57,9 @@ def _facts(job: Job) -> dict[str, str]:
         sameness.VERSION: __version__,
         sameness.HOSTS: job.cluster.hosts,
         sameness.DISTRIBUTION: job.strategy.name,
-        sameness.NAME: job.name,
-        "a hyperparameter": job.hyperparameters,
-        "a parameter of the platform": [job.shown.job_name, job.shown.parameters],
+        sameness.NAME: job.spec.name,
+        "a hyperparameter": job.spec.hyperparameters,
+        "a parameter of the platform": [job.spec.platform_values.job_name, job.spec.platform_values.parameters],
         **dict(zip(sameness.MAY_DIFFER, (job.settings.restarts, job.settings.stall_s), strict=True)),
     }
     if job.cluster.taking_part and not job.cluster.takes_part:
@@ -119,7 +119,12 @@ def _key(job: Job, log: Log) -> bytes:
             )
     if not secret and job.cluster.is_leader:
         log.debug("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
-    shared = [job.name, job.hyperparameters, job.shown.job_name, job.shown.parameters]
+    shared = [
+        job.spec.name,
+        job.spec.hyperparameters,
+        job.spec.platform_values.job_name,
+        job.spec.platform_values.parameters,
+    ]
     if job.nested:
         shared.append("nested")  # A connection to the outer `train`'s link is refused.
     return job_key(secret, job.cluster.hosts, json.dumps(shared, sort_keys=True, default=str).encode())

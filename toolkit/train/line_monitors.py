@@ -87,7 +87,7 @@ class LineMonitors:
         if self._step_times is not None:
             self._tickers.append(lambda now_s: [] if self._step_times is None else self._step_times.look(now_s))
             self._nexts.append(lambda now_s: None if self._step_times is None else self._step_times.rest_s(now_s))
-        if self._job.metric_definitions:
+        if self._job.spec.metric_definitions:
             self._add_metrics(warns=not again)
         if self._rules:
             self._add_rules()
@@ -118,7 +118,7 @@ class LineMonitors:
                 for each in seers:
                     each(lines, its_rank, its_host)
 
-        if self._job.plugin is not None:
+        if self._job.spec.plugin is not None:
             return see_nested
 
         return see
@@ -163,7 +163,7 @@ class LineMonitors:
     def _add_metrics(self, *, warns: bool) -> None:
         from toolkit.metrics import capture, definition, file, guard, unseen, warn
 
-        definitions = definition.compile(self._job.metric_definitions, "metric definitions")
+        definitions = definition.compile(self._job.spec.metric_definitions, "metric definitions")
         watch = guard.Guard()
         warns = warns and self._job.cluster.is_leader  # All hosts have the same definitions.
         if warns:

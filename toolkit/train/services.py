@@ -95,7 +95,7 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
 
 def _storage(job: Job, run_folder: Path, _attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
     """Return the process that uploads checkpoints and output/intermediate, if the job has storage for these."""
-    if not (job.settings.checkpoint_uri or job.intermediate_uri):
+    if not (job.settings.checkpoint_uri or job.spec.intermediate_uri):
         return ()
     from toolkit.train import transfers
 

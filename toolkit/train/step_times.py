@@ -33,7 +33,7 @@ class StepTimes:
         hosts = len(job.cluster.hosts) if linked else 1
         # Under a launcher that starts one process on each host (script), each of them is rank 0.
         self._ranks = max(launchers.world_size(job), hosts) if linked else job.processes_per_host
-        self._by_metric = any(name == STEP_TIME for name, _ in job.metric_definitions)
+        self._by_metric = any(name == STEP_TIME for name, _ in job.spec.metric_definitions)
         self._tell_every_s = max(EVERY_S, hosts / TOLD_PER_S)
         self._told_s = 0.0
         self._looked_s = 0.0

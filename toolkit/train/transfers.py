@@ -16,7 +16,8 @@ import msgspec
 from toolkit import files
 from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at, within
 from toolkit.folders import exists, make
-from toolkit.job.job import Channel, Job, fetched_mark
+from toolkit.job.channel import Channel, fetched_mark
+from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
@@ -42,12 +43,12 @@ class _LateError(Exception):
 
 def are_asked(job: Job) -> bool:
     """True if this host has a folder to keep in storage."""
-    return bool(job.settings.checkpoint_uri or job.intermediate_uri)
+    return bool(job.settings.checkpoint_uri or job.spec.intermediate_uri)
 
 
 def is_remote_source(job: Job) -> bool:
     """True if the job's source has to be fetched: neither a plug-in fetches it, nor is it in the channel `code`."""
-    return is_remote(job.source or "") and not job.plugin and channel_archive(job) is None
+    return is_remote(job.spec.source or "") and not job.spec.plugin and channel_archive(job) is None
 
 
 def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
@@ -59,16 +60,16 @@ def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
     """
     if not is_remote_source(job):
         return job
-    with at(f"{job.source_from}={job.source}"):
-        parse(job.source or "")
+    with at(f"{job.spec.source_from}={job.spec.source}"):
+        parse(job.spec.source or "")
         folder = supervisor.run_folder / STATE / "source"
         answer = _fetched(
-            job, _transfer(job, supervisor.run_folder, "fetch", uri=job.source, folder=folder), supervisor
+            job, _transfer(job, supervisor.run_folder, "fetch", uri=job.spec.source, folder=folder), supervisor
         )
     if answer is None:
         return job  # A stop came.
     log.info(answer.said)
-    return msgspec.structs.replace(job, source=str(answer.path))
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, source=str(answer.path)))
 
 
 def fetch_channels(job: Job, supervisor: Supervisor, log: Log) -> None:
@@ -80,7 +81,7 @@ def fetch_channels(job: Job, supervisor: Supervisor, log: Log) -> None:
         UserError: a URI is wrong or leads to nothing, or obstore is missing.
         PlatformError: the storage cannot be reached, or the folder cannot be written.
     """
-    for channel in job.channels:
+    for channel in job.spec.channels:
         if not channel.uri:
             continue
         with within(f"channel {channel.name}"):
@@ -136,7 +137,7 @@ def service(job: Job, run_folder: Path) -> ProcessSpec:
     Raises:
         OSError: its configuration cannot be written.
     """
-    if job.intermediate_uri:
+    if job.spec.intermediate_uri:
         make(job.folders.intermediate)
     config = _written(_transfer(job, run_folder, "watch", began_s=time.time()), run_folder)
     return ProcessSpec(
@@ -186,11 +187,11 @@ def _fetched(job: Job, transfer: Transfer, supervisor: Supervisor) -> Answer | N
 
 
 def _places(job: Job) -> str:
-    return " and ".join(filter(None, (job.settings.checkpoint_uri, job.intermediate_uri)))
+    return " and ".join(filter(None, (job.settings.checkpoint_uri, job.spec.intermediate_uri)))
 
 
 def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfer:
-    checkpoints, intermediate = job.settings.checkpoint_uri, job.intermediate_uri
+    checkpoints, intermediate = job.settings.checkpoint_uri, job.spec.intermediate_uri
     transfer = Transfer(
         task=task,
         answer=run_folder / f"storage-{task}-answer.json",

@@ -137,14 +137,14 @@ def with_script(job: Job, log: Log) -> Job:
     Raises:
         UserError: the entry point does not exist, or cannot be run.
     """
-    entry = job.entry or (None if job.plugin else only_script(job.folders.code))
-    if entry and not job.entry:
+    entry = job.spec.entry or (None if job.spec.plugin else only_script(job.folders.code))
+    if entry and not job.spec.entry:
         log.info(f"nothing names a script: {entry} is the only one in {job.folders.code}")
-    with at(job.entry_from):
-        script = classify.classify(job.folders.code, entry, job.plugin, job.argument_style)
+    with at(job.spec.entry_from):
+        script = classify.classify(job.folders.code, entry, job.spec.plugin, job.argument_style)
     if script.flaw:
         log.warning(script.flaw)
-    return msgspec.structs.replace(job, script=script, entry=entry)
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, entry=entry), script=script)
 
 
 def _outcome(
@@ -167,16 +167,16 @@ def _outcome(
             job = prepared(platform, environ, interpreter, log, needs_script=asked is None)
             me = job.cluster.current
             if asked is not None:
-                from toolkit.train.entry_point import asked_for
+                from toolkit.train.entry_point import job_of_request
 
-                job = asked_for(job, asked)
+                job = job_of_request(job, asked)
             job = look.with_libraries(job)
             job_folders.prepare(job.folders, log)
             if rule_output.is_asked(job):
                 afterwards.append(partial(rule_output.write, job, log))
         terminal = environ.get("TERM", "dumb") != "dumb"
         outcome = _run(job, signals, outlets, log, terminal=terminal)
-        if job.serves_tensorflow and job.cluster.is_leader and outcome.status == "succeeded":
+        if job.spec.serves_tensorflow and job.cluster.is_leader and outcome.status == "succeeded":
             log.attempt("the saved model could not be checked", lambda: _warn_of_model(job, log), None)
         return outcome
     except (Interrupted, Exception) as error:  # noqa: BLE001 - faults of `train` are reported, too
@@ -243,7 +243,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
 
 def _with_uploads(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outcome:
     """Upload what the script left for storage; return *outcome*, with a note if that failed."""
-    if not (job.settings.checkpoint_uri or job.intermediate_uri):
+    if not (job.settings.checkpoint_uri or job.spec.intermediate_uri):
         return outcome
     from toolkit.train import transfers
 
@@ -260,7 +260,7 @@ def _attempts(
         decide = partial(_decided, supervisor, attempts, others, outcome)
         decided = log.attempt("it could not be decided how the job continues", decide, outcome)
         if isinstance(decided, Outcome):
-            if job.plugin is not None:
+            if job.spec.plugin is not None:
                 decided = plugin.with_its_scripts_text(decided, supervisor.run_folder / STATUS_FOLDER)
             return log.attempt(
                 "the attempts could not be added to the outcome", partial(attempts.with_restarts, decided), decided
@@ -289,7 +289,7 @@ def _first(
     phase = None
     interrupting = supervisor.signals.interrupting
     try:
-        if is_remote(job.source or ""):
+        if is_remote(job.spec.source or ""):
             from toolkit.train import transfers
 
             job = transfers.with_source(job, supervisor, log)
@@ -297,7 +297,7 @@ def _first(
                 return None, outcomes.of_end(job, _not_begun(supervisor))
         if job.machine.gpu_trouble:
             raise _no_gpu(job)
-        if any(channel.uri for channel in job.channels):
+        if any(channel.uri for channel in job.spec.channels):
             from toolkit.train import transfers
 
             transfers.fetch_channels(job, supervisor, log)
@@ -380,7 +380,7 @@ def _attempt(
 
 
 def _with_own_text(job: Job, run_folder: Path, outcome: Outcome) -> Outcome:
-    return outcome if job.plugin is None else plugin.with_its_own_text(outcome, run_folder / STATUS_FOLDER)
+    return outcome if job.spec.plugin is None else plugin.with_its_own_text(outcome, run_folder / STATUS_FOLDER)
 
 
 def _shown(argv: tuple[str, ...], log: Log) -> str:
@@ -415,7 +415,7 @@ def _say_plan(job: Job, plan: Plan, log: Log) -> None:
     where = f"host {job.cluster.current}"
     if job.cluster.size > 1:
         where += f" (host {job.cluster.rank + 1} of {job.cluster.size}, {plan.role})"
-    name = f"job {job.name}, " if job.name else ""
+    name = f"job {job.spec.name}, " if job.spec.name else ""
     log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
     if plan.choice:
         log.info(plan.choice)

@@ -14,11 +14,11 @@ from toolkit.cli.render import manifest
 from toolkit.commands.render.compose import folders
 from toolkit.commands.render.inside import Choices, Toleration, document
 from toolkit.errors import ContractError
-from toolkit.job.file.job_file import JobFile, complete
+from toolkit.job.file.job_file import JobFile, check_job_file
 from toolkit.job.file.options import Origin, from_file
 from toolkit.job.machine import Machine
 from toolkit.log import Log
-from toolkit.train.platforms.place import expanded
+from toolkit.train.platforms.place import expand_hosts
 from toolkit.train.platforms.table import detect
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not here: run scripts/setup")
@@ -84,7 +84,7 @@ PLAIN = Choices(image="localhost/train:1")
 
 def asked_in(text: str) -> JobFile:
     file = Path("/src/job.toml")
-    return complete(from_file(text, file), Origin(where=str(file)), folder=Path("/shared"), stamp="now")
+    return check_job_file(from_file(text, file), Origin(where=str(file)), folder=Path("/shared"), stamp="now")
 
 
 def rendered(kind: str, text: str, choices: Choices) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def test_every_pod_is_one_of_the_hosts_it_is_told_of(kind: str) -> None:
     made = rendered(kind, LARGE, FULL)[-1]
 
     job = made["spec"] if kind == "job" else made["spec"]["replicatedJobs"][0]["template"]["spec"]
-    hosts = expanded(value_of(job, "TOOLKIT_HOSTS"), "TOOLKIT_HOSTS")
+    hosts = expand_hosts(value_of(job, "TOOLKIT_HOSTS"), "TOOLKIT_HOSTS")
     own = value_of(job, "TOOLKIT_HOST")
     assert [own.replace("$(JOB_COMPLETION_INDEX)", str(index)) for index in range(job["completions"])] == list(hosts)
     names = [entry["name"] for entry in container(job)["env"]]
@@ -233,11 +233,11 @@ def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path
     machine = Machine(cpus=1, cpus_total=1, memory_bytes=1)
     job = detect(environ).read(environ, settings.read(environ), machine, Log(), interpreter="/python")
 
-    assert (job.name, job.entry, job.folders.code) == ("Digits-2026", "src/train.py", Path("/opt/ml/code"))
-    assert job.hyperparameters == asked.spec.hyperparameters
-    assert job.metric_definitions == asked.spec.metric_definitions
+    assert (job.spec.name, job.spec.entry, job.folders.code) == ("Digits-2026", "src/train.py", Path("/opt/ml/code"))
+    assert job.spec.hyperparameters == asked.spec.hyperparameters
+    assert job.spec.metric_definitions == asked.spec.metric_definitions
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 8)
-    assert {channel.name: str(channel.folder) for channel in job.channels} == {
+    assert {channel.name: str(channel.folder) for channel in job.spec.channels} == {
         "train": "/opt/ml/input/data/train",
         "test": "/opt/ml/input/data/test",
     }
@@ -450,7 +450,7 @@ def test_any_name_of_a_job_becomes_one_that_pods_may_have(name: str, made: str) 
     import msgspec
 
     asked = asked_in(SMALL)
-    asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, name=name))
+    asked = msgspec.structs.replace(asked, name=name)
 
     job = manifest("job", asked, PLAIN, Path("/src/job.toml"))
 

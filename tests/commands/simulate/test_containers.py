@@ -11,8 +11,8 @@ from toolkit.commands.simulate import containers, stage
 from toolkit.commands.simulate.check import check
 from toolkit.commands.simulate.documents import HostSetup
 from toolkit.errors import UserError
+from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
-from toolkit.job.job import Channel
 from toolkit.log import Log
 
 SETUP = HostSetup(

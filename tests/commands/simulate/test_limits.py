@@ -5,8 +5,8 @@ import pytest
 
 from tests.job.file.made import job_file
 from toolkit.commands.simulate.limits import exceeded
+from toolkit.job.channel import Channel
 from toolkit.job.cluster import Group
-from toolkit.job.job import Channel
 
 
 def channels(count: int) -> tuple[Channel, ...]:

@@ -18,8 +18,8 @@ from toolkit.commands.jobs.folders import RUN_MARK, is_locked
 from toolkit.commands.simulate import check, source, stage
 from toolkit.commands.simulate.earlier import Earlier
 from toolkit.errors import ContractError, ToolkitError, UserError
+from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
-from toolkit.job.job import Channel
 from toolkit.log import Log
 from toolkit.train.source.unpack import unpack
 

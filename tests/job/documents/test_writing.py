@@ -6,8 +6,8 @@ import pytest
 
 from tests.job.file.made import job_file
 from toolkit.errors import ContractError
+from toolkit.job.channel import Channel
 from toolkit.job.documents import writing
-from toolkit.job.job import Channel
 
 
 def test_every_hyperparameter_is_json_in_a_string() -> None:

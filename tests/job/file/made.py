@@ -3,13 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from toolkit.job.cluster import Group
 from toolkit.job.file.distribution import GROUPS, strategy_of
 from toolkit.job.file.job_file import JobFile, LocalRun
 from toolkit.job.file.options import Origin
-from toolkit.job.spec import JobSpec
 
 TWO = ("algo-1", "algo-2")
 
@@ -24,23 +21,22 @@ def job_file(
     requirements: Path | None = None,
     **more: Any,
 ) -> JobFile:
-    """Return a job file; *more*: fields of its JobSpec and its LocalRun."""
+    """Return a job file; *more*: fields of it and of its LocalRun."""
     script = source / "train.py" if script is None else script
     groups = groups or (Group(name="homogeneousCluster", hosts=hosts, instance_type="local"),)
     named = set(distribution.get(GROUPS, ())) if isinstance(distribution, dict) else set()
     strategy, taking_part = strategy_of(distribution, {group.name for group in groups} | named, Origin(where="test"))
     local = {name: more.pop(name) for name in LocalRun.__struct_fields__ if name in more}
-    spec = JobSpec(
-        name="job",
-        entry=str(script.relative_to(source) if script.is_relative_to(source) else script),
-        code=source,
-        strategy=strategy,
-        groups=taking_part or None,
-    )
     return JobFile(
-        spec=msgspec.structs.replace(spec, **more),
-        source=source,
-        groups=groups,
-        run=LocalRun(**{"job_dir": Path("/j"), **local}),
-        requirements=requirements,
+        **{
+            "name": "job",
+            "source": source,
+            "entry": str(script.relative_to(source) if script.is_relative_to(source) else script),
+            "groups": groups,
+            "strategy": strategy,
+            "distribution_groups": taking_part,
+            "run": LocalRun(**{"job_dir": Path("/j"), **local}),
+            "requirements": requirements,
+            **more,
+        }
     )

@@ -9,12 +9,11 @@ import pytest
 
 from toolkit.cli.run import read
 from toolkit.errors import ContractError
+from toolkit.job.channel import Channel, ChannelMode
 from toolkit.job.cluster import Group
 from toolkit.job.documents.writing import distribution_flags
 from toolkit.job.file import options, text
 from toolkit.job.file.job_file import Interrupt, JobFile, Kill, LocalRun
-from toolkit.job.job import Channel, ChannelMode
-from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 
 HERE = Path("/job")
@@ -39,16 +38,13 @@ def test_the_command_line_of_the_readme_says_everything() -> None:
     made = of("vit/train.py", *DIGITS, *more)
 
     assert made == JobFile(
-        spec=JobSpec(
-            name="train-now",
-            entry="train.py",
-            code=Path("/job/vit"),
-            processes_per_host=1,
-            strategy=Strategy(name="pytorchddp"),
-            hyperparameters={"epochs": 5},
-            channels=(Channel(name="train", folder=Path("/job/data")),),
-            metric_definitions=(("loss", "loss: ([0-9.]+)"),),
-        ),
+        name="train-now",
+        entry="train.py",
+        processes_per_host=1,
+        strategy=Strategy(name="pytorchddp"),
+        hyperparameters={"epochs": 5},
+        channels=(Channel(name="train", folder=Path("/job/data")),),
+        metric_definitions=(("loss", "loss: ([0-9.]+)"),),
         source=Path("/job/vit"),
         groups=(Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
         requirements=Path("/job/r.txt"),

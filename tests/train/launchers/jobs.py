@@ -8,8 +8,9 @@ import msgspec
 from toolkit.job.base_folders import below
 from toolkit.job.cluster import Cluster, Group
 from toolkit.job.documents.sagemaker_variables import for_script
-from toolkit.job.job import Folders, Job, Script, Shown
+from toolkit.job.job import Folders, Job, Script
 from toolkit.job.machine import Machine
+from toolkit.job.spec import JobSpec, PlatformValues
 from toolkit.job.strategy import Strategy, StrategyName
 from toolkit.settings import Settings
 
@@ -18,6 +19,8 @@ SCRATCH = Path("/tmp/toolkit-0-abc")
 PYTHON = "/usr/bin/python3"
 # `train`'s environment in a small image; goldens show the differences from it.
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+# What `job_of` takes for the job's spec.
+SPEC_FIELDS = ("name", "entry", "plugin", "source", "channels", "metric_definitions", "platform_values")
 
 
 def folders(base: Path = BASE, scratch: Path = SCRATCH) -> Folders:
@@ -49,8 +52,18 @@ def job_of(
 ) -> Job:
     """Return the job of host *current*. With a strategy, all hosts take part unless *taking_part* is given."""
     everybody = hosts if strategy != "script" else ()
+    in_spec = {name: more.pop(name) for name in SPEC_FIELDS if name in more}
+    spec = JobSpec(
+        **{
+            "name": "a-job",
+            "entry": "train.py",
+            "hyperparameters": {"epochs": 3, "name": "two words"} if hyperparameters is None else hyperparameters,
+            "platform_values": PlatformValues(variables=for_script("a-job", "")),
+            **in_spec,
+        }
+    )
     return Job(
-        name="a-job",
+        spec=spec,
         settings=settings or Settings(),
         cluster=Cluster(
             current=current,
@@ -73,14 +86,9 @@ def job_of(
             },
         ),
         folders=folders(),
-        hyperparameters={"epochs": 3, "name": "two words"} if hyperparameters is None else hyperparameters,
         strategy=Strategy(name=strategy, processes_per_host=per_host),
-        channels=(),
-        metric_definitions=(),
         environ={**ENVIRON, **(environ or {})},
         interpreter=PYTHON,
-        shown=Shown(variables=for_script("a-job", "")),
-        entry="train.py",
         script=script or script_of(),
         stop_within_s=120.0,
         **{"stopped_is_success": True, **more},

@@ -131,13 +131,14 @@ def test_a_port_at_which_none_can_meet_is_refused_but_0_on_one_host_which_is_any
 
 def test_the_link_has_its_port_three_near_ones_and_some_of_its_own() -> None:
     job = job_of(hosts=TWO)
+    another = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, name="another"))
     ports = link_ports(job)
 
     assert ports[:3] == (7776, 7676, 7576)
     assert len(set(ports)) == len(ports) == 8
     assert all(20000 <= port < 30000 for port in ports[3:])
     assert link_ports(job_of(hosts=TWO, current="algo-2")) == ports
-    assert not set(link_ports(msgspec.structs.replace(job, name="another"))[3:]) & set(ports)
+    assert not set(link_ports(another)[3:]) & set(ports)
 
 
 @pytest.mark.parametrize(

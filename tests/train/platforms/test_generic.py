@@ -78,14 +78,14 @@ COLOUR = "red"
 def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_path: Path) -> None:
     job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
 
-    assert (job.name, job.entry, job.source) == ("digits", "train.py", None)
+    assert (job.spec.name, job.spec.entry, job.spec.source) == ("digits", "train.py", None)
     assert job.folders.code == asked.code
     assert job.folders.model == asked.base / "model"
     assert job.folders.checkpoints == tmp_path / "kept"
-    assert job.hyperparameters == {"epochs": 5, "optimizer": "adam", "version": "1.0"}
+    assert job.spec.hyperparameters == {"epochs": 5, "optimizer": "adam", "version": "1.0"}
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 4)
-    assert [(channel.name, channel.folder) for channel in job.channels] == [("train", tmp_path / "data")]
-    assert job.metric_definitions == (("loss", "loss=(.*)"),)
+    assert [(channel.name, channel.folder) for channel in job.spec.channels] == [("train", tmp_path / "data")]
+    assert job.spec.metric_definitions == (("loss", "loss=(.*)"),)
     assert job.environ["COLOUR"] == "red"
     assert job.grace_s == 7
     assert job.settings.rules == asked.code / "watch/rules.toml"
@@ -104,8 +104,8 @@ def test_a_job_file_asks_for_ready_made_metrics(asked: Asked) -> None:
     by_variable = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_METRIC_PRESETS="iteration-times")
 
     names = ["loss", "dataloader_time", "forward_time", "backward_time"]
-    assert [name for name, _ in job.metric_definitions] == names
-    assert [name for name, _ in by_variable.metric_definitions] == names
+    assert [name for name, _ in job.spec.metric_definitions] == names
+    assert [name for name, _ in by_variable.spec.metric_definitions] == names
 
 
 def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> None:
@@ -126,7 +126,7 @@ def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> No
 def test_a_job_file_in_the_base_needs_no_variable(asked: Asked) -> None:
     asked.document("job.json", {"script": str(asked.code / "train.py"), "hyperparameter": {"epochs": 2}})
 
-    assert asked.job().hyperparameters == {"epochs": 2}
+    assert asked.job().spec.hyperparameters == {"epochs": 2}
 
 
 def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(asked: Asked) -> None:
@@ -142,9 +142,9 @@ def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(asked: Asked
         TOOLKIT_DISTRIBUTION="mpi",
     )
 
-    assert (job.plugin, job.entry, job.name) == ("framework:main", None, "tuned")
-    assert job.hyperparameters == {"lr": 0.1, "epochs": 5}
-    assert [(channel.name, channel.folder) for channel in job.channels] == [("train", Path("/data"))]
+    assert (job.spec.plugin, job.spec.entry, job.spec.name) == ("framework:main", None, "tuned")
+    assert job.spec.hyperparameters == {"lr": 0.1, "epochs": 5}
+    assert [(channel.name, channel.folder) for channel in job.spec.channels] == [("train", Path("/data"))]
     assert job.strategy.name == "mpi"
 
 
@@ -153,7 +153,7 @@ def test_a_plug_in_needs_no_script_in_a_job_file_either(asked: Asked) -> None:
 
     job = asked.job(SAGEMAKER_TRAINING_MODULE="framework:main")
 
-    assert (job.plugin, job.hyperparameters) == ("framework:main", {"epochs": 2})
+    assert (job.spec.plugin, job.spec.hyperparameters) == ("framework:main", {"epochs": 2})
 
 
 def test_variables_are_enough_for_a_job(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +166,9 @@ def test_variables_are_enough_for_a_job(asked: Asked, monkeypatch: pytest.Monkey
         TOOLKIT_DISTRIBUTION="pytorchddp",
     )
 
-    assert (job.entry, job.folders.code) == ("train.py", asked.code)
-    assert job.hyperparameters == {"epochs": 5, "name": "a=b"}
-    assert [channel.folder for channel in job.channels] == [Path("/data/train"), asked.code / "held-out"]
+    assert (job.spec.entry, job.folders.code) == ("train.py", asked.code)
+    assert job.spec.hyperparameters == {"epochs": 5, "name": "a=b"}
+    assert [channel.folder for channel in job.spec.channels] == [Path("/data/train"), asked.code / "held-out"]
     assert job.strategy.name == "pytorchddp"
 
 
@@ -184,7 +184,7 @@ def test_a_program_is_looked_for_in_the_bases_code_first(asked: Asked, monkeypat
 def test_variables_win_over_the_job_file_name_by_name(asked: Asked) -> None:
     job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HYPERPARAMETERS='{"epochs": 9}')
 
-    assert job.hyperparameters == {"epochs": 9, "optimizer": "adam", "version": "1.0"}
+    assert job.spec.hyperparameters == {"epochs": 9, "optimizer": "adam", "version": "1.0"}
 
 
 def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(asked: Asked) -> None:
@@ -197,9 +197,9 @@ def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(aske
     file = asked.file('script = "train.py"\n[hyperparameter]\nepochs = 5\n')
     job = asked.job(TOOLKIT_JOB=str(file))
 
-    assert job.hyperparameters == {"epochs": 5, "batch": 32}
-    assert [(channel.name, channel.mode) for channel in job.channels] == [("train", "FastFile")]
-    assert job.metric_definitions == (("acc", "acc=(.*)"),)
+    assert job.spec.hyperparameters == {"epochs": 5, "batch": 32}
+    assert [(channel.name, channel.mode) for channel in job.spec.channels] == [("train", "FastFile")]
+    assert job.spec.metric_definitions == (("acc", "acc=(.*)"),)
     assert job.folders.checkpoints == asked.base / "kept"
 
 
@@ -221,17 +221,17 @@ def test_the_job_files_distribution_wins_over_that_of_documents_which_add_what_i
 def test_a_source_that_an_image_names_does_not_replace_the_job_files_own_folder(asked: Asked) -> None:
     baked: dict[str, Any] = {"SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/baked"}
 
-    assert asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')), **baked).source is None
+    assert asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')), **baked).spec.source is None
     (asked.base / "code").mkdir()
-    assert asked.job(SAGEMAKER_PROGRAM="train.py", **baked).source == "/opt/ml/baked"
+    assert asked.job(SAGEMAKER_PROGRAM="train.py", **baked).spec.source == "/opt/ml/baked"
 
 
 def test_what_names_the_script_is_known_for_errors(asked: Asked) -> None:
     file = asked.file('script = "train.py"\n')
 
-    assert asked.job(TOOLKIT_JOB=str(file)).entry_from == str(file)
-    assert asked.job(TOOLKIT_PROGRAM=str(asked.code / "train.py")).entry_from == "TOOLKIT_PROGRAM"
-    assert asked.job(SAGEMAKER_PROGRAM="train.py").entry_from == "SAGEMAKER_PROGRAM"
+    assert asked.job(TOOLKIT_JOB=str(file)).spec.entry_from == str(file)
+    assert asked.job(TOOLKIT_PROGRAM=str(asked.code / "train.py")).spec.entry_from == "TOOLKIT_PROGRAM"
+    assert asked.job(SAGEMAKER_PROGRAM="train.py").spec.entry_from == "SAGEMAKER_PROGRAM"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_mounted_documents_alone_may_name_the_script(asked: Asked) -> None:
 
     job = asked.job()
 
-    assert (job.entry, job.folders.code) == ("train.py", asked.base / "code")
+    assert (job.spec.entry, job.folders.code) == ("train.py", asked.base / "code")
     assert job.strategy.name == "mpi"
 
 
@@ -275,7 +275,7 @@ def test_a_mounted_channel_wins_over_its_path_in_the_job_file(asked: Asked, tmp_
         TOOLKIT_JOB=str(asked.file('script = "train.py"\n[channel]\ntrain = "../data"\ntest = "../test"\n'))
     )
 
-    folders = {channel.name: channel.folder for channel in job.channels}
+    folders = {channel.name: channel.folder for channel in job.spec.channels}
     assert folders == {"train": asked.base / "input/data/train", "test": tmp_path / "test"}
 
 
@@ -320,8 +320,8 @@ def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted
 
     job = asked.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=",".join(f"{name}=s3://b/{name}" for name in names))
 
-    assert {channel.name: channel.folder for channel in job.channels} == {name: data / name for name in names}
-    assert {channel.name: channel.uri for channel in job.channels} == {
+    assert {channel.name: channel.folder for channel in job.spec.channels} == {name: data / name for name in names}
+    assert {channel.name: channel.uri for channel in job.spec.channels} == {
         "new": "s3://b/new",
         "mounted": "",
         "fetched": "s3://b/fetched",
@@ -343,7 +343,7 @@ def test_every_mounted_folder_is_a_channel(asked: Asked) -> None:
 
     job = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')))
 
-    assert [channel.name for channel in job.channels] == ["extra"]
+    assert [channel.name for channel in job.spec.channels] == ["extra"]
 
 
 def test_instance_groups_are_dealt_out_over_the_hosts_in_order(asked: Asked) -> None:
@@ -527,7 +527,7 @@ def test_what_is_said_for_the_job_wins_over_the_images_own_program(
     if documented is not None:
         asked.document("hyperparameters.json", {"sagemaker_program": documented})
 
-    assert asked.job(**environ).entry == entry
+    assert asked.job(**environ).spec.entry == entry
 
 
 def test_the_only_script_of_the_code_folder_needs_no_name(asked: Asked) -> None:
@@ -536,7 +536,7 @@ def test_the_only_script_of_the_code_folder_needs_no_name(asked: Asked) -> None:
     for name in ("train.py", "setup.py", "_hidden.py", "notes.txt"):
         (code / name).touch()
 
-    assert asked.job().entry == "train.py"
+    assert asked.job().spec.entry == "train.py"
 
     (code / "other.sh").touch()
     with pytest.raises(ContractError, match="found none named"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.train.platforms import place
-from toolkit.train.platforms.place import expanded, job_name, number, numbered
+from toolkit.train.platforms.place import expand_hosts, job_name, number_hosts, whole_number
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from toolkit.train.platforms.place import expanded, job_name, number, numbered
     ],
 )
 def test_a_list_of_hosts_is_expanded_in_its_order(text: str, hosts: list[str]) -> None:
-    assert list(expanded(text, "X")) == hosts
+    assert list(expand_hosts(text, "X")) == hosts
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_list_of_hosts_is_expanded_in_its_order(text: str, hosts: list[str]) -
 )
 def test_what_is_no_list_of_hosts_is_refused_by_the_variables_name(text: str, reason: str) -> None:
     with pytest.raises(ContractError, match=reason) as caught:
-        expanded(text, "SLURM_STEP_NODELIST")
+        expand_hosts(text, "SLURM_STEP_NODELIST")
 
     assert str(caught.value).startswith("SLURM_STEP_NODELIST: ")
 
@@ -70,21 +70,21 @@ def test_a_range_stands_for_its_numbers_at_its_width(ranges: list[tuple[int, int
     if len(set(names)) < len(names):
         return
 
-    assert list(expanded(f"n[{inside}]-ib", "X")) == names
+    assert list(expand_hosts(f"n[{inside}]-ib", "X")) == names
 
 
 @given(st.text(alphabet="n[]-,0123456789", max_size=20))
 def test_any_text_is_hosts_or_a_reason(text: str) -> None:
     try:
-        hosts = expanded(text, "X")
+        hosts = expand_hosts(text, "X")
     except ContractError:
         return
     assert hosts
     assert len(set(hosts)) == len(hosts)
 
 
-def asked_hosts(environ: dict[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
-    return place.asked_hosts(settings.read(environ), environ, index)
+def listed_hosts(environ: dict[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
+    return place.listed_hosts(settings.read(environ), environ, index)
 
 
 @pytest.mark.parametrize(
@@ -100,43 +100,43 @@ def asked_hosts(environ: dict[str, str], index: str | None = None) -> tuple[tupl
 def test_which_host_one_is_is_told_by_name_index_or_the_machines_name(
     environ: dict[str, str], index: str | None, current: str
 ) -> None:
-    assert asked_hosts({"TOOLKIT_HOSTS": "a,b,c", **environ}, index) == (("a", "b", "c"), current)
+    assert listed_hosts({"TOOLKIT_HOSTS": "a,b,c", **environ}, index) == (("a", "b", "c"), current)
 
 
 def test_a_machines_short_name_finds_its_long_one() -> None:
-    asked = asked_hosts({"TOOLKIT_HOSTS": "digits-[0-1].digits", "HOSTNAME": "digits-1"})
+    asked = listed_hosts({"TOOLKIT_HOSTS": "digits-[0-1].digits", "HOSTNAME": "digits-1"})
 
     assert asked is not None
     assert asked[1] == "digits-1.digits"
 
 
 def test_one_host_needs_no_name() -> None:
-    assert asked_hosts({"TOOLKIT_HOSTS": "a"}) == (("a",), "a")
+    assert listed_hosts({"TOOLKIT_HOSTS": "a"}) == (("a",), "a")
 
 
 def test_a_host_knows_itself_by_the_kernels_name_where_the_shell_exports_none() -> None:
     me = os.uname().nodename
 
-    assert asked_hosts({"TOOLKIT_HOSTS": f"a,{me}"}) == (("a", me), me)
+    assert listed_hosts({"TOOLKIT_HOSTS": f"a,{me}"}) == (("a", me), me)
 
 
 def test_a_host_that_is_none_of_them_is_refused_with_the_way_out() -> None:
     with pytest.raises(ContractError, match=r"expected one of TOOLKIT_HOSTS \(a, b\), found 'c'.*Set TOOLKIT_HOST"):
-        asked_hosts({"TOOLKIT_HOSTS": "a,b", "HOSTNAME": "c"})
+        listed_hosts({"TOOLKIT_HOSTS": "a,b", "HOSTNAME": "c"})
 
 
 def test_without_a_list_there_are_no_hosts() -> None:
-    assert asked_hosts({"HOSTNAME": "a"}) is None
+    assert listed_hosts({"HOSTNAME": "a"}) is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "٣", "5"])
 def test_a_number_outside_its_range_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="expected a whole number, 0 to 4"):
-        number(text, "X", below=5)
+        whole_number(text, "X", below=5)
 
 
 def test_hosts_known_by_number_have_the_leaders_address_alone() -> None:
-    hosts, addresses = numbered(3, 1, "10.0.0.4")
+    hosts, addresses = number_hosts(3, 1, "10.0.0.4")
 
     assert hosts == ("node-0", "node-1", "node-2")
     assert addresses == {"node-0": "10.0.0.4", "node-1": "node-1", "node-2": "node-2"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.log import Log
-from toolkit.train.platforms.program import chosen
+from toolkit.train.platforms.program import choose_script
 
 PLACES = ("TOOLKIT_PROGRAM", "job.toml", "SAGEMAKER_PROGRAM", "sagemaker_program")
 
@@ -29,7 +29,7 @@ def test_the_first_place_wins_and_a_line_names_those_that_say_something_else(
     said: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert chosen(zip(PLACES, named, strict=True), Path("/code"), Log()) == found
+    assert choose_script(zip(PLACES, named, strict=True), Path("/code"), Log()) == found
 
     place, script = found
     line = f"[toolkit] warning: {place} names the script, {script}, and wins over {said}\n" if said else ""

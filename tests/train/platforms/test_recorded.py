@@ -58,10 +58,11 @@ def having(key: str) -> list[str]:
 
 @pytest.mark.parametrize("recorded", having("place"), indirect=True)
 def test_the_place_is_told(recorded: dict[str, Any]) -> None:
-    told = msgspec.json.decode(msgspec.json.encode(find(recorded)))
+    place = msgspec.json.decode(msgspec.json.encode(find(recorded)))
+    fields = {**place, **place["cluster"]}
 
     expected = recorded["place"]
-    assert {key: told[key] for key in expected} == expected
+    assert {key: fields[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("recorded", having("error"), indirect=True)
@@ -76,7 +77,7 @@ def test_an_mpijobs_words_for_its_own_mpirun_do_not_reach_ours() -> None:
     environ = {name: value for each in having("hostfile") for name, value in RECORDED[each]["environ"].items()}
     told = {name for name in environ if name.startswith(("OMPI_", "HYDRA_", "I_MPI_"))}
 
-    assert told - set(mpi_job.THEIRS) == set()
+    assert told - set(mpi_job.OPERATOR_VARIABLES) == set()
 
 
 @pytest.mark.parametrize(

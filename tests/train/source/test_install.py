@@ -48,9 +48,7 @@ def test_requirements_that_the_job_does_not_ask_for_are_left_alone(make_job: Mak
     (code / "requirements.txt").write_text("numpy\n")
 
     kinds: tuple[Kind, Kind] = ("program", "package")
-    program, package = (
-        msgspec.structs.replace(make_job(script=script(code, kind)), requirements=False) for kind in kinds
-    )
+    program, package = (make_job(script=script(code, kind), requirements=False) for kind in kinds)
 
     assert phase(program) is None
     assert must(phase(package)).main.argv[-1] == "."

@@ -59,10 +59,11 @@ def find(job: Job, log: Log) -> Code:
     """
     source = fetch.submitted(job, log)
     with _seen(job, source) as folder:
-        if not job.entry and not job.plugin:
-            job = msgspec.structs.replace(job, entry=only_script(folder))
+        if not job.spec.entry and not job.spec.plugin:
+            spec = msgspec.structs.replace(job.spec, entry=only_script(folder))
+            job = msgspec.structs.replace(job, spec=spec)
         try:
-            with at(job.entry_from):
+            with at(job.spec.entry_from):
                 script = _script(job, folder)
             installing = install.phase(msgspec.structs.replace(job, script=script))
         except ToolkitError as error:
@@ -96,14 +97,14 @@ def _seen(job: Job, source: Path | None) -> Iterator[Path]:
             else:
                 shutil.copy2(source, folder / source.name)
         except OSError as error:
-            raise UserError(f"cannot read {source}: {error.strerror}", where=job.source_from) from None
+            raise UserError(f"cannot read {source}: {error.strerror}", where=job.spec.source_from) from None
         yield folder
 
 
 def _script(job: Job, folder: Path) -> Script:
-    style, entry = job.argument_style, job.entry
-    if job.plugin or not entry or entry.endswith(".py") or not is_file(folder / entry):
-        return classify.classify(folder, entry, job.plugin, style)
+    style, entry = job.argument_style, job.spec.entry
+    if job.spec.plugin or not entry or entry.endswith(".py") or not is_file(folder / entry):
+        return classify.classify(folder, entry, job.spec.plugin, style)
     classify.validate_entry_point(entry)
     with TemporaryDirectory(prefix="toolkit-check-") as name:
         copy = Path(name, entry)

@@ -6,7 +6,8 @@ from pathlib import Path
 from toolkit import files, folders
 from toolkit.commands.check.result import CheckResult
 from toolkit.errors import ContractError
-from toolkit.job.job import Channel, Job
+from toolkit.job.channel import Channel
+from toolkit.job.job import Job
 from toolkit.metrics.definition import compile
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.warn import warnings
@@ -17,30 +18,30 @@ def documents(job: Job) -> CheckResult:
     """Return a summary of the documents."""
     cluster = job.cluster
     hosts = f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}"
-    count = len(job.hyperparameters)
+    count = len(job.spec.hyperparameters)
     found = f"{job.folders.config}: {hosts}, {count} hyperparameter{'s' * (count != 1)}, {job.strategy.name}"
     return CheckResult(name="documents", status="ok", found=found)
 
 
 def channels(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the input of each channel exists."""
-    empty = [channel for channel in job.channels if not channel.uri and not _has_input(channel)]
+    empty = [channel for channel in job.spec.channels if not channel.uri and not _has_input(channel)]
     if empty:
         found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
         advice = "Mount the input there, unless the platform still brings it"
         return (CheckResult(name="channels", status="warn", found=found, advice=advice),)
-    if not job.channels:
+    if not job.spec.channels:
         return ()
-    found = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.channels)
+    found = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.spec.channels)
     return (CheckResult(name="channels", status="ok", found=found),)
 
 
 def metrics(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the metric definitions are valid, and what they would misread."""
-    if not job.metric_definitions:
+    if not job.spec.metric_definitions:
         return ()
     try:
-        definitions = compile(job.metric_definitions, "metric definitions")
+        definitions = compile(job.spec.metric_definitions, "metric definitions")
     except ContractError as error:
         return (CheckResult(name="metrics", status="fail", found=str(error)),)
     with Guard() as watch:

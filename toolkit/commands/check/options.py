@@ -35,7 +35,7 @@ def check(job: Job, declared: Declared | None) -> tuple[CheckResult, ...]:
         return ()
     passed = {
         name: tokens[0]
-        for name in job.hyperparameters
+        for name in job.spec.hyperparameters
         if (tokens := arguments({name: 1}, script.argument_style)) and tokens[0].startswith("--")
     }
     wrong = [(name, known) for name, option in passed.items() if (known := nearest(option, declared.options))]

@@ -66,8 +66,8 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
 
 
 def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
-    if is_remote(job.source or "") and not job.plugin and fetch.channel_archive(job) is None:
-        found = f"{job.source} is in storage: `train` fetches it, and this does not look into it"
+    if is_remote(job.spec.source or "") and not job.spec.plugin and fetch.channel_archive(job) is None:
+        found = f"{job.spec.source} is in storage: `train` fetches it, and this does not look into it"
         advice = "Give a copy of it as a folder to have it checked."
         results.append(CheckResult(name="code", status="warn", found=found, advice=advice))
         return None
@@ -75,9 +75,11 @@ def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
     if code is None:
         return None
     results.append(
-        CheckResult(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
+        CheckResult(
+            name="code", status="ok", found=f"{job.spec.entry or job.spec.plugin} ({code.kind}) in {code.source}"
+        )
     )
-    results += syntax.check(code.syntax_errors, job.entry or "", code.job.interpreter)
+    results += syntax.check(code.syntax_errors, job.spec.entry or "", code.job.interpreter)
     results += (*options.check(code.job, code.options), *inputs.rules(job, code.rules))
     plan = _tried(results, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
     if plan is None:

@@ -98,7 +98,7 @@ def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
         found = f"no {main.argv[0]} on PATH, which starts the launcher"
         results.append(CheckResult(name="program", status="fail", found=found, advice="Install it in the image"))
     if code.program and not may_exist(code.program):
-        script = code.job.entry
+        script = code.job.spec.entry
         found = f"{script} names {code.program} in its first line, which is not there"
         advice = f"Install it in the image, or correct the first line of {script}"
         results.append(CheckResult(name="program", status="fail", found=found, advice=advice))

@@ -87,7 +87,7 @@ def document(asked: JobFile) -> dict[str, Any]:
         "script": f"{CODE}/{asked.entry}",
         "source": CODE,
         "processes-per-host": asked.spec.processes_per_host,
-        "distribution": dictionary(asked.spec.strategy, asked.spec.groups or ()),
+        "distribution": dictionary(asked.spec.strategy, asked.distribution_groups),
         "hyperparameter": asked.spec.hyperparameters,
         "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in asked.spec.channels},
         "metric": dict(asked.spec.metric_definitions),

@@ -60,7 +60,7 @@ def _job(environ: Mapping[str, str], ours: settings.Settings) -> Job:
 
 
 def _check(job: Job) -> None:
-    compile(job.metric_definitions, "metric definitions")
+    compile(job.spec.metric_definitions, "metric definitions")
     modelparallel.check(job, launchers.world_size(job))
 
 

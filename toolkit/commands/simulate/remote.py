@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import at
+from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
-from toolkit.job.job import Channel
 from toolkit.log import Log
 
 FOLDER = "channels"
@@ -25,7 +25,7 @@ def with_fetched(asked: JobFile, own: Mapping[str, str], log: Log, *, content: b
     if not any(channel.uri for channel in asked.spec.channels):
         return asked
     channels = tuple(_fetched(each, asked, own, log, content) for each in asked.spec.channels)
-    return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, channels=channels))
+    return msgspec.structs.replace(asked, channels=channels)
 
 
 def _fetched(channel: Channel, asked: JobFile, own: Mapping[str, str], log: Log, content: bool) -> Channel:

@@ -30,8 +30,8 @@ from toolkit.commands.simulate.feed import Feed
 from toolkit.commands.simulate.reserve import PARTS
 from toolkit.commands.simulate.source import VANISHED, pack, why
 from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
+from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
-from toolkit.job.job import Channel
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.train.source.files import kind_of

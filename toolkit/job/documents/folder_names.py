@@ -2,7 +2,7 @@
 variables, and arguments, so they must not contain paths or options."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from toolkit.errors import ContractError
 from toolkit.patterns import lazy
@@ -21,29 +21,29 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
         ContractError: a name holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or
             occurs twice.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for host in hosts:
         if not _HOST.fullmatch(host) or host in (".", "..") or len(host.encode()) > MOST_HOST_BYTES:
             raise ContractError(
                 f"{path + ': ' if path else ''}expected a host's name or address (letters, digits, . _ - : %; at most"
-                f" {MOST_HOST_BYTES} bytes), found {_shown(host)}",
+                f" {MOST_HOST_BYTES} bytes), found {_quoted(host)}",
                 where=where,
             )
-        if host in seen:
-            message = f"{path + ': ' if path else ''}expected each host once, found {_shown(host)} twice"
+        if host in names:
+            message = f"{path + ': ' if path else ''}expected each host once, found {_quoted(host)} twice"
             raise ContractError(message, where=where)
-        seen.add(host)
+        names.add(host)
 
 
-def check_folder(name: str, where: str, path: str, what: str) -> None:
-    """Check that *name* is a valid folder name; *what* it names is for the message.
+def check_folder(name: str, where: str, path: str, kind: str) -> None:
+    """Check that *name* is a valid folder name; *kind* ("a channel") is for the message.
 
     Raises:
         ContractError: it holds a slash or an unprintable character, is "." or "..", empty or longer than 255 bytes.
     """
     if not is_folder_name(name):
         raise ContractError(
-            f"{path}: expected the name of {what} without slashes, at most {MOST_BYTES} bytes, found {_shown(name)}",
+            f"{path}: expected the name of {kind} without slashes, at most {MOST_BYTES} bytes, found {_quoted(name)}",
             where=where,
         )
 
@@ -53,5 +53,17 @@ def is_folder_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
 
 
-def _shown(name: str) -> str:
+def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
+    """Raise ContractError for text that neither an argument nor a variable can hold; *where* names its document."""
+    for name, value in hyperparameters.items():
+        text = f"{name}{value}"
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise ContractError(
+                f"$.{json.dumps(name)[1:-1]}: expected text that arguments and variables can hold,"
+                " found a NUL or half a surrogate pair in it",
+                where=where,
+            )
+
+
+def _quoted(name: str) -> str:
     return json.dumps(name if len(name) <= 60 else name[:60] + "...")

@@ -18,6 +18,7 @@ import msgspec
 from toolkit import files, folders
 from toolkit.errors import ContractError, of_document
 from toolkit.job.documents import folder_names
+from toolkit.job.documents.parameters import decode_values
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
@@ -72,15 +73,18 @@ class ProfilerConfig(Record, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Documents(Record, frozen=True, kw_only=True):
-    """The content of the documents; `raw_channels`: the channels unchanged, to show to scripts. `profiler` None: there
-    is no profilerconfig.json."""
+    """The content of the documents."""
 
     hyperparameters: dict[str, Any]
+    """Not decoded."""
     channels: dict[str, ChannelConfig]
     raw_channels: dict[str, Any]
+    """The channels unchanged, to show to scripts."""
     metric_definitions: tuple[tuple[str, str], ...]
+    """(name, regular expression) of each."""
     checkpoints: CheckpointConfig
     profiler: ProfilerConfig | None = None
+    """None: there is no profilerconfig.json."""
 
 
 def read(
@@ -93,23 +97,23 @@ def read(
 ) -> Documents:
     """Return the content of the documents in *folder*, input/config; *required*: the first two must exist.
 
-    *hyperparameters*, *channels*: what to take in place of the first two.
+    *hyperparameters*, *channels*: the content to use in place of the first two.
 
     Raises:
         ContractError: a required document is missing, or one is unreadable, not JSON or wrongly typed. The message
             names file, key, expected and found.
     """
     if required and not folders.is_dir(folder):
-        found = "something else" if folders.exists(folder) else "no such folder"
-        raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
-    asked, inputs = folder / "hyperparameters.json", folder / "inputdataconfig.json"
+        reason = "something else" if folders.exists(folder) else "no such folder"
+        raise ContractError(f"expected a folder with the job's documents, found {reason}", where=str(folder), hint=HINT)
+    hyperparameter_file, input_file = folder / "hyperparameters.json", folder / "inputdataconfig.json"
     if hyperparameters is None:
-        hyperparameters = _object(asked) if required or _is_there(asked) else {}
+        hyperparameters = _object(hyperparameter_file) if required or _exists(hyperparameter_file) else {}
     if channels is None:
-        channels = _object(inputs) if required or _is_there(inputs) else {}
+        channels = _object(input_file) if required or _exists(input_file) else {}
     return Documents(
         hyperparameters=hyperparameters,
-        channels=_channels(channels, inputs),
+        channels=_channels(channels, input_file),
         raw_channels=channels,
         metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
         checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
@@ -117,14 +121,23 @@ def read(
     )
 
 
-def resources(file: Path, given: dict[str, Any] | None = None) -> tuple[ResourceConfig, dict[str, Any]]:
-    """Return the content of *file*, resourceconfig.json, typed and unchanged; *given*: what to take in its place.
+def read_resources(file: Path, content: dict[str, Any] | None = None) -> tuple[ResourceConfig, dict[str, Any]]:
+    """Return the content of *file*, resourceconfig.json, typed and unchanged; *content*: used in place of the file's.
 
     Raises:
         ContractError: it is missing, unreadable, not JSON or wrongly typed, or has invalid names of hosts or groups.
     """
-    raw = _object(file) if given is None else given
+    raw = _object(file) if content is None else content
     return _resources(raw, file), raw
+
+
+def read_hyperparameters(folder: Path) -> dict[str, Any]:
+    """Return the content of hyperparameters.json in *folder*, decoded, the platform's own included.
+
+    Raises:
+        ContractError: it is missing or wrong.
+    """
+    return decode_values(_object(folder / "hyperparameters.json"))
 
 
 def load(file: Path, *, hint: str = HINT) -> Any:
@@ -145,11 +158,11 @@ def load(file: Path, *, hint: str = HINT) -> Any:
     except (ValueError, RecursionError) as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
-        own_hint = "" if hint == HINT else hint  # The file exists, so the hint to set something else does not apply.
-        raise ContractError(f"expected JSON, found {_mistake(error)}", where=str(file), hint=own_hint) from None
+        hint = "" if hint == HINT else hint  # The file exists, so the hint to set something else does not apply.
+        raise ContractError(f"expected JSON, found {_mistake(error)}", where=str(file), hint=hint) from None
 
 
-def _is_there(file: Path) -> bool:
+def _exists(file: Path) -> bool:
     """True unless *file* is absent: a link to nothing is there, and so is what cannot be looked at; `load` names it."""
     return folders.may_exist(file, follow_links=False)
 
@@ -165,8 +178,8 @@ def _mistake(error: Exception) -> str:
     return f"a whole number of more than {sys.get_int_max_str_digits():,} digits"
 
 
-def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:
-    """Return *value*, found at the path *at* of *file*, as a *kind*.
+def typed(value: Any, kind: type[T], file: Path, key: str = "$") -> T:
+    """Return *value*, which stands at the path *key* of *file*, as a *kind*.
 
     Raises:
         ContractError: it has another type; the message names path, expected and found.
@@ -176,10 +189,9 @@ def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         path = path.strip("`").removeprefix("$")
-        found = _at(value, path)
-        raise ContractError(f"{at}{path}: {_expectation(message, found)}", where=str(file)) from None
+        raise ContractError(f"{key}{path}: {_expectation(message, _value_at(value, path))}", where=str(file)) from None
     except UnicodeEncodeError:
-        raise ContractError(f"{at}: expected text, found half of a surrogate pair in a key", where=str(file)) from None
+        raise ContractError(f"{key}: expected text, found half of a surrogate pair in a key", where=str(file)) from None
 
 
 def _object(file: Path) -> dict[str, Any]:
@@ -209,7 +221,7 @@ def _resources(raw: dict[str, Any], file: Path) -> ResourceConfig:
 
 def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
     try:
-        return pairs(load(file), str(file)) if _is_there(file) else ()
+        return pairs(load(file), str(file)) if _exists(file) else ()
     except ContractError as error:
         log.warning(f"{error} (continuing without metric definitions)")
         return ()
@@ -217,7 +229,7 @@ def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
 
 def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
     try:
-        return typed(load(file) or {}, CheckpointConfig, file) if _is_there(file) else CheckpointConfig()
+        return typed(load(file) or {}, CheckpointConfig, file) if _exists(file) else CheckpointConfig()
     except ContractError as error:
         log.warning(f"{error} (continuing with the usual folder for checkpoints)")
         return CheckpointConfig()
@@ -225,24 +237,24 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
 
 def _profiler(file: Path, log: Log) -> ProfilerConfig | None:
     try:
-        return typed(load(file) or {}, ProfilerConfig, file) if _is_there(file) else None
+        return typed(load(file) or {}, ProfilerConfig, file) if _exists(file) else None
     except ContractError as error:
         log.warning(f"{error} (continuing without the monitor that it may ask for)")
         return None
 
 
-def _expectation(message: str, found: Any) -> str:
-    """Return msgspec's *message* in plain English, with the value that was found in place of its type."""
+def _expectation(message: str, value: Any) -> str:
+    """Return msgspec's *message* in plain English, with *value* in place of its type."""
     if missing := re.match("Object missing required field `(.+)`", message):
-        there = ", ".join(found) if found else "no key at all"
-        return f"expected a key {missing[1]!r}, found {there}"
+        keys = ", ".join(value) if value else "no key at all"
+        return f"expected a key {missing[1]!r}, found {keys}"
     if kinds := re.match("Expected `(.+?)`, got", message):
         kind = " or ".join(_KINDS.get(kind, kind) for kind in kinds[1].split(" | "))
-        return f"expected {kind}, found {_quoted(found)}"
-    return f"{message[0].lower()}{message[1:].replace('`', '')}, found {_quoted(found)}"
+        return f"expected {kind}, found {_quoted(value)}"
+    return f"{message[0].lower()}{message[1:].replace('`', '')}, found {_quoted(value)}"
 
 
-def _at(value: Any, path: str) -> Any:
+def _value_at(value: Any, path: str) -> Any:
     """Return the value at msgspec's *path* (".hosts[1].name") below *value*."""
     for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         value = value[int(index)] if index else value[key]

@@ -14,39 +14,39 @@ LOCAL = "/opt/ml"
 REMOTE = "s3://"
 
 
-def is_tensorflows(own: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+def is_tensorflow_job(hyperparameters: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return True if this is a TensorFlow estimator's job: in AWS's image, or with `model_dir` where TensorFlow is
     installed."""
-    named = environ.get(sagemaker_variables.TRAINING_MODULE)
-    if named:
-        return named == PLUGIN
-    if not isinstance(own.get(NAME), str):
+    plugin = environ.get(sagemaker_variables.TRAINING_MODULE)
+    if plugin:
+        return plugin == PLUGIN
+    if not isinstance(hyperparameters.get(NAME), str):
         return False
     import importlib.util  # Costs milliseconds at the start, which only such a job pays.
 
     return importlib.util.find_spec("tensorflow") is not None
 
 
-def of_tuning(own: dict[str, Any], job: str, log: Log) -> dict[str, Any]:
+def with_own_folder(hyperparameters: dict[str, Any], job: str, log: Log) -> dict[str, Any]:
     """Return the script's hyperparameters in a job of a tuning job: each job has a `model_dir` of its own.
 
     A model_dir below /opt/ml, which no other job sees, stays.
     """
-    given = own.get(NAME)
-    if not isinstance(given, str) or not given or given.startswith(LOCAL) or not job:
-        return own
-    moved = f"{given.rstrip('/')}/{job}/model"
+    folder = hyperparameters.get(NAME)
+    if not isinstance(folder, str) or not folder or folder.startswith(LOCAL) or not job:
+        return hyperparameters
+    moved = f"{folder.rstrip('/')}/{job}/model"
     log.info(f"model_dir is {moved}: jobs of a tuning job do not share one")
-    return {**own, NAME: moved}
+    return {**hyperparameters, NAME: moved}
 
 
-def defaults(own: Mapping[str, Any], region: str) -> dict[str, str]:
+def defaults(hyperparameters: Mapping[str, Any], region: str) -> dict[str, str]:
     """Return variables for names that nothing else sets: TensorFlow's log level, and for a model_dir in S3 what its
     file system reads (TensorFlow I/O)."""
-    given = own.get(NAME)
-    found = {"TF_CPP_MIN_LOG_LEVEL": "1"}
-    if isinstance(given, str) and given.startswith(REMOTE):
-        found["S3_USE_HTTPS"] = "1"
+    folder = hyperparameters.get(NAME)
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "1"}
+    if isinstance(folder, str) and folder.startswith(REMOTE):
+        environ["S3_USE_HTTPS"] = "1"
         if region:
-            found["S3_REGION"] = region
-    return found
+            environ["S3_REGION"] = region
+    return environ

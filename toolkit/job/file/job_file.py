@@ -1,7 +1,4 @@
-"""A job file or the arguments of `toolkit run`, checked: a JobFile of the options that options.py reads. Pure.
-
-A JobFile holds a JobSpec (job/spec.py), what every platform knows of a job, and what only `toolkit run` needs.
-"""
+"""A job file or the arguments of `toolkit run`, checked: a JobFile of the options that options.py reads. Pure."""
 
 import math
 import re
@@ -13,11 +10,11 @@ from typing import Any, get_args
 import msgspec
 
 from toolkit.errors import ContractError
+from toolkit.job.channel import Channel, ChannelMode, FileSystemAccess
 from toolkit.job.cluster import Group
 from toolkit.job.file.distribution import strategy_of
 from toolkit.job.file.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
-from toolkit.job.job import Channel, ChannelMode, FileSystemAccess
-from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
 from toolkit.metrics import presets
 from toolkit.metrics.definition import compile
 from toolkit.records import Record
@@ -51,44 +48,70 @@ class Interrupt(Record, frozen=True, kw_only=True):
 
 
 class LocalRun(Record, frozen=True, kw_only=True):
-    """What only `toolkit run` needs. `replace`: an earlier job's results in `job_dir` may be removed. `backend` None:
-    not given, so the hosts are processes."""
+    """The options of a job that only `toolkit run` needs."""
 
     job_dir: Path
     replace: bool = False
+    """An earlier job's results in `job_dir` may be removed."""
     stop_after_s: float | None = None
+    """When to stop the job, as StopTrainingJob does."""
     max_run_s: float | None = None
+    """The time limit, MaxRuntimeInSeconds."""
     kills: tuple[Kill, ...] = ()
     interrupts: tuple[Interrupt, ...] = ()
+    """In the order of their times."""
     max_wait_s: float | None = None
+    """The limit of training and of waiting together, MaxWaitTimeInSeconds."""
     backend: Backend | None = None
+    """None: not given, so the hosts are processes."""
     image: str | None = None
+    """The container image of the hosts."""
     memory_bytes: int | None = None
+    """The memory of each container."""
     shm_bytes: int | None = None
+    """The size of /dev/shm in each container."""
 
 
 class JobFile(Record, frozen=True, kw_only=True):
-    """A job file or a command line, checked: the job, its hosts, and what only `toolkit run` needs. Paths are absolute.
+    """The options of a job file, of a command line or of TOOLKIT_* variables, checked. Paths are absolute."""
 
-    `source`: the folder that holds the script. `requirements`: the file to install, which may lie elsewhere.
-    """
-
-    spec: JobSpec
+    name: str
     source: Path
+    """The folder that holds the script."""
+    entry: str
+    """The script as the source folder knows it; "": a plug-in runs the job."""
     groups: tuple[Group, ...]
-    run: LocalRun
+    """All instance groups, with their hosts."""
+    strategy: Strategy = Strategy()
+    distribution_groups: tuple[str, ...] = ()
+    """The names of the groups that take part in the distribution; (): the first."""
+    processes_per_host: int | None = None
+    hyperparameters: dict[str, Any] = {}
+    channels: tuple[Channel, ...] = ()
+    metric_definitions: tuple[tuple[str, str], ...] = ()
+    """(name, regular expression) of each; those of presets follow."""
+    checkpoints: Path | None = None
+    """The folder of checkpoints."""
+    rules: Path | None = None
+    """The document of log rules."""
+    profiler_rules: Any = None
+    """A table or list of rules as diagnosis/configuration.py reads it."""
+    monitor: bool | None = None
+    """Whether the job wants the system monitor; None: it does not say."""
+    environment: dict[str, str] = {}
+    """Variables that override the container's."""
     requirements: Path | None = None
+    """The file to install, which may lie outside `source`."""
+    run: LocalRun
+
+    @property
+    def spec(self) -> "JobFile":
+        return self
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """All hosts in the order of the platform's document: by the alphabet (algo-10 before algo-2)."""
         return tuple(sorted(host for group in self.groups for host in group.hosts))
-
-    @property
-    def entry(self) -> str:
-        """The script as the source folder knows it."""
-        assert self.spec.entry is not None
-        return self.spec.entry
 
     @property
     def script(self) -> Path:
@@ -97,19 +120,22 @@ class JobFile(Record, frozen=True, kw_only=True):
     @property
     def rules_in_source(self) -> str:
         """The document of log rules as the submitted source has it: by its place there, from elsewhere at the top."""
-        rules = self.spec.rules
-        if rules is None:
+        if self.rules is None:
             return ""
-        return rules.relative_to(self.source).as_posix() if rules.is_relative_to(self.source) else rules.name
+        return (
+            self.rules.relative_to(self.source).as_posix()
+            if self.rules.is_relative_to(self.source)
+            else self.rules.name
+        )
 
     @property
     def first_type(self) -> str:
         """The instance type of the first group that takes part in the distribution."""
-        name = (self.spec.groups or (self.groups[0].name,))[0]
+        name = (self.distribution_groups or (self.groups[0].name,))[0]
         return next(group.instance_type for group in self.groups if group.name == name)
 
 
-def complete(
+def check_job_file(
     options: Mapping[str, Any], origin: Origin, *, folder: Path, stamp: str, needs_script: bool = True
 ) -> JobFile:
     """Return the JobFile for *options*; *folder* is where jobs/ goes; *stamp* (a time) makes a name if none
@@ -118,102 +144,127 @@ def complete(
     Raises:
         ContractError: an option is missing, of the wrong type or outside what is possible; names it.
     """
-    asked = check_options(options, origin)
+    checked = check_options(options, origin)
+    source, script = _source_and_script(checked, origin, needs_script=needs_script)
+    name = _name(checked, script, stamp, origin)
+    _check_checkpoints(checked, origin)
+    compile(tuple(checked.metric.items()), origin.of("metric"))
+    groups = _groups(checked, origin)
+    strategy, distribution_groups = strategy_of(checked.distribution, {group.name for group in groups}, origin)
+    return JobFile(
+        name=name,
+        source=source,
+        entry="" if script is None else script.relative_to(source).as_posix(),
+        groups=groups,
+        strategy=strategy,
+        distribution_groups=distribution_groups,
+        processes_per_host=checked.processes_per_host,
+        hyperparameters=checked.hyperparameter,
+        channels=tuple(_channel(name, value, origin) for name, value in checked.channel.items()),
+        metric_definitions=_metric_definitions(checked, origin),
+        checkpoints=_path(checked.checkpoints),
+        rules=_path(checked.rules),
+        profiler_rules=list(checked.profiler_rules)
+        if isinstance(checked.profiler_rules, tuple)
+        else checked.profiler_rules,
+        monitor=_monitor(checked, origin),
+        environment={name: _text(value) for name, value in checked.env.items()},
+        requirements=_path(checked.requirements),
+        run=_local_run(checked, groups, _path(checked.job_dir) or folder / "jobs" / name, origin),
+    )
+
+
+def _source_and_script(options: Options, origin: Origin, *, needs_script: bool) -> tuple[Path, Path | None]:
+    """Return (the source folder, the script's absolute path in it, None without a script)."""
     for option in ("script", *PATH_OPTIONS):
-        _check_path(getattr(asked, option.replace("-", "_")), origin.of(option))
-    if asked.script is None and needs_script:
-        raise ContractError("expected the path of a script, found nothing", where=origin.of("script"))
-    source = Path(asked.source) if asked.source else Path(asked.script or "").parent
-    script = None if asked.script is None else _below(Path(asked.script), source, origin)
+        _check_path(getattr(options, option.replace("-", "_")), origin.of(option))
+    if options.script is None:
+        if needs_script:
+            raise ContractError("expected the path of a script, found nothing", where=origin.of("script"))
+        return Path(options.source or ""), None
+    source = Path(options.source) if options.source else Path(options.script).parent
+    return source, _below(Path(options.script), source, origin)
+
+
+def _name(options: Options, script: Path | None, stamp: str, origin: Origin) -> str:
+    """Return the job's name: the one given, else one of the script's name and *stamp*."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", script.stem if script else "")[: NAME_CHARACTERS - 1 - len(stamp)].strip("-")
-    name = f"{stem or 'job'}-{stamp}" if asked.name is None else asked.name
+    name = f"{stem or 'job'}-{stamp}" if options.name is None else options.name
     if not _JOB_NAME.fullmatch(name):
         raise ContractError(
             f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=origin.of("name")
         )
-    if asked.checkpoints and asked.job_dir and Path(asked.checkpoints) == Path(asked.job_dir):
+    return name
+
+
+def _check_checkpoints(options: Options, origin: Origin) -> None:
+    if options.checkpoints and options.job_dir and Path(options.checkpoints) == Path(options.job_dir):
         hint = "The job's folder holds its results, which the next run in it replaces."
         raise ContractError(
-            f"expected a folder beside the job's own, found {asked.job_dir}", where=origin.of("checkpoints"), hint=hint
+            f"expected a folder beside the job's own, found {options.job_dir}",
+            where=origin.of("checkpoints"),
+            hint=hint,
         )
-    compile(tuple(asked.metric.items()), origin.of("metric"))
-    groups = _groups(asked, origin)
+
+
+def _metric_definitions(options: Options, origin: Origin) -> tuple[tuple[str, str], ...]:
+    return (*options.metric.items(), *presets.definitions(options.metric_presets, origin.of("metric-presets")))
+
+
+def _local_run(options: Options, groups: tuple[Group, ...], job_dir: Path, origin: Origin) -> LocalRun:
     hosts = {host for group in groups for host in group.hosts}
-    strategy, taking_part = strategy_of(asked.distribution, {group.name for group in groups}, origin)
-    return JobFile(
-        spec=JobSpec(
-            name=name,
-            entry=None if script is None else script.relative_to(source).as_posix(),
-            code=source,
-            strategy=strategy,
-            groups=taking_part or None,
-            processes_per_host=asked.processes_per_host,
-            hyperparameters=asked.hyperparameter,
-            channels=tuple(_channel(name, value, origin) for name, value in asked.channel.items()),
-            metric_definitions=(
-                *asked.metric.items(),
-                *presets.definitions(asked.metric_presets, origin.of("metric-presets")),
-            ),
-            checkpoints=Path(asked.checkpoints) if asked.checkpoints else None,
-            rules=Path(asked.rules) if asked.rules else None,
-            profiler_rules=list(asked.profiler_rules)
-            if isinstance(asked.profiler_rules, tuple)
-            else asked.profiler_rules,
-            monitor=_monitor(asked, origin),
-            environment={name: _text(value) for name, value in asked.env.items()},
-        ),
-        source=source,
-        groups=groups,
-        requirements=Path(asked.requirements) if asked.requirements else None,
-        run=LocalRun(
-            job_dir=Path(asked.job_dir) if asked.job_dir else folder / "jobs" / name,
-            replace=bool(asked.replace),
-            stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", origin),
-            max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", origin, above_zero=True),
-            kills=tuple(_kill(text, hosts, origin) for text in _several(asked.kill)),
-            interrupts=_interrupts(asked, origin),
-            max_wait_s=_max_wait(asked, origin),
-            backend=asked.backend,
-            image=asked.image,
-            memory_bytes=None if asked.memory is None else size_bytes(asked.memory, "memory", origin),
-            shm_bytes=None if asked.shm_size is None else size_bytes(asked.shm_size, "shm-size", origin),
-        ),
+    return LocalRun(
+        job_dir=job_dir,
+        replace=bool(options.replace),
+        stop_after_s=None if options.stop_after is None else seconds(options.stop_after, "stop-after", origin),
+        max_run_s=None if options.max_run is None else seconds(options.max_run, "max-run", origin, above_zero=True),
+        kills=tuple(_kill(text, hosts, origin) for text in _several(options.kill)),
+        interrupts=_interrupts(options, origin),
+        max_wait_s=_max_wait(options, origin),
+        backend=options.backend,
+        image=options.image,
+        memory_bytes=None if options.memory is None else size_bytes(options.memory, "memory", origin),
+        shm_bytes=None if options.shm_size is None else size_bytes(options.shm_size, "shm-size", origin),
     )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def seconds(value: str | float, option: str, origin: Origin, *, above_zero: bool = False) -> float:
     """Return the seconds of "30s", "10m", "1.5h", "250ms" or a plain number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", value.strip()) if isinstance(value, str) else None
-    found = float(match[1]) * _UNIT_S[match[2]] if match else -1.0 if isinstance(value, str) else float(value)
-    if not 0 <= found < math.inf or (above_zero and found == 0):
+    duration_s = float(match[1]) * _UNIT_S[match[2]] if match else -1.0 if isinstance(value, str) else float(value)
+    if not 0 <= duration_s < math.inf or (above_zero and duration_s == 0):
         expected = "a time above 0, such as" if above_zero else "a time such as"
         raise ContractError(f"expected {expected} 30s, 10m or 1.5h, found {value!r}", where=origin.of(option))
-    return found
+    return duration_s
 
 
 def size_bytes(value: str | int, option: str, origin: Origin) -> int:
     """Return the bytes of "512m", "2g", "1.5GiB" (docker's units, of 1,024) or a plain number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-    found = int(float(match[1]) * _UNIT_BYTES[match[2]]) if match else 0
-    if not found:
+    size = int(float(match[1]) * _UNIT_BYTES[match[2]]) if match else 0
+    if not size:
         raise ContractError(f"expected a size such as 512m or 2g, found {value!r}", where=origin.of(option))
-    return found
+    return size
 
 
-def _groups(asked: Options, origin: Origin) -> tuple[Group, ...]:
-    if not asked.instance_groups:
-        hosts = tuple(f"algo-{number}" for number in range(1, (asked.hosts or 1) + 1))
+def _groups(options: Options, origin: Origin) -> tuple[Group, ...]:
+    if not options.instance_groups:
+        hosts = tuple(f"algo-{number}" for number in range(1, (options.hosts or 1) + 1))
         return (Group(name="homogeneousCluster", hosts=hosts, instance_type="local"),)
-    count = sum(group.hosts for group in asked.instance_groups)
-    if asked.hosts not in (None, count):
+    count = sum(group.hosts for group in options.instance_groups)
+    if options.hosts not in (None, count):
         raise ContractError(
-            f"expected {count}, the sum over instance-groups, found {asked.hosts}", where=origin.of("hosts")
+            f"expected {count}, the sum over instance-groups, found {options.hosts}", where=origin.of("hosts")
         )
-    names = [group.name for group in asked.instance_groups]
+    names = [group.name for group in options.instance_groups]
     if len(set(names)) < len(names):
         raise ContractError(f"expected different names, found {', '.join(names)}", where=origin.of("instance-groups"))
     groups, first = [], 1
-    for group in asked.instance_groups:
+    for group in options.instance_groups:
         numbers = range(first, first + group.hosts)
         hosts = tuple(f"algo-{number}" for number in numbers)
         groups.append(Group(name=group.name, hosts=hosts, instance_type=group.instance_type))
@@ -221,13 +272,15 @@ def _groups(asked: Options, origin: Origin) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _monitor(asked: Options, origin: Origin) -> bool | None:
+def _monitor(options: Options, origin: Origin) -> bool | None:
     """Return whether the job wants the system monitor, None if it does not say."""
-    disabled = asked.disable_profiler
-    if asked.monitor is not None and asked.monitor == disabled:
-        message = f"expected {str(not disabled).lower()}, as disable-profiler says, found {str(asked.monitor).lower()}"
+    disabled = options.disable_profiler
+    if options.monitor is not None and options.monitor == disabled:
+        message = (
+            f"expected {str(not disabled).lower()}, as disable-profiler says, found {str(options.monitor).lower()}"
+        )
         raise ContractError(message, where=origin.of("monitor"), hint="Give one of the two.")
-    return asked.monitor if disabled is None else not disabled
+    return options.monitor if disabled is None else not disabled
 
 
 def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
@@ -235,8 +288,9 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
         raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=origin.of("channel"))
     if isinstance(value, ChannelOptions):
         sharded = value.distribution == SHARDED
-        found = Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded, file_system=value.file_system or "")
-        return _placed(found, value.path, origin)
+        access = value.file_system or ""
+        channel = Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded, file_system=access)
+        return _placed(channel, value.path, origin)
     path, words = value, list[str]()
     while ":" in path and path.rpartition(":")[2] in WORDS:
         path, _, word = path.rpartition(":")
@@ -254,9 +308,9 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
             f"expected PATH:MODE with one mode, found {value!r} with {' and '.join(modes)}", where=origin.of("channel")
         )
     mode = (*modes, MODES[0])[0]
-    access = next((each for each in ACCESS if each in words), ACCESS[0])
-    found = Channel(name=name, folder=Path(), mode=mode, sharded=SHARDED in words, file_system=access)
-    return _placed(found, path, origin)
+    access = next((access for access in ACCESS if access in words), ACCESS[0])
+    channel = Channel(name=name, folder=Path(), mode=mode, sharded=SHARDED in words, file_system=access)
+    return _placed(channel, path, origin)
 
 
 def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
@@ -289,15 +343,15 @@ def _kill(text: str, hosts: set[str], origin: Origin) -> Kill:
     return Kill(host=host, after_s=seconds(after, "kill", origin))
 
 
-def _interrupts(asked: Options, origin: Origin) -> tuple[Interrupt, ...]:
+def _interrupts(options: Options, origin: Origin) -> tuple[Interrupt, ...]:
     """Return the spot interruptions in the order of their times."""
-    given = asked.interrupt if isinstance(asked.interrupt, tuple) else (asked.interrupt,)
-    found = sorted((_interrupt(value, origin) for value in given), key=lambda each: each.after_s)
-    for first, second in pairwise(found):
+    values = options.interrupt if isinstance(options.interrupt, tuple) else (options.interrupt,)
+    interrupts = sorted((_interrupt(value, origin) for value in values), key=lambda interrupt: interrupt.after_s)
+    for first, second in pairwise(interrupts):
         if first.after_s == second.after_s:
             message = f"expected different times, found {second.after_s:g} s twice"
             raise ContractError(message, where=origin.of("interrupt"))
-    return tuple(found)
+    return tuple(interrupts)
 
 
 def _interrupt(value: str | float, origin: Origin) -> Interrupt:
@@ -310,16 +364,16 @@ def _interrupt(value: str | float, origin: Origin) -> Interrupt:
         raise ContractError(f"{expected}, found {value!r}", where=origin.of("interrupt")) from None
 
 
-def _max_wait(asked: Options, origin: Origin) -> float | None:
+def _max_wait(options: Options, origin: Origin) -> float | None:
     """Return the most seconds from the job's start to its end; the platform takes no less than the time limit."""
-    if asked.max_wait is None:
+    if options.max_wait is None:
         return None
-    found = seconds(asked.max_wait, "max-wait", origin, above_zero=True)
-    if asked.max_run is not None and found < seconds(asked.max_run, "max-run", origin):
-        message = f"expected no less than max-run, {asked.max_run}, found {asked.max_wait}"
+    max_wait_s = seconds(options.max_wait, "max-wait", origin, above_zero=True)
+    if options.max_run is not None and max_wait_s < seconds(options.max_run, "max-run", origin):
+        message = f"expected no less than max-run, {options.max_run}, found {options.max_wait}"
         hint = "It is the time of training and of waiting together (MaxWaitTimeInSeconds)."
         raise ContractError(message, where=origin.of("max-wait"), hint=hint)
-    return found
+    return max_wait_s
 
 
 def _below(script: Path, source: Path, origin: Origin) -> Path:

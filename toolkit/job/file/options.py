@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
+from toolkit.job.channel import ChannelMode
 from toolkit.job.file.text import parse
-from toolkit.job.job import ChannelMode
 from toolkit.records import Record, convert
 from toolkit.settings import MOST
 

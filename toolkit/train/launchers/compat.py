@@ -48,7 +48,7 @@ def asks_for_model_parallel(job: Job) -> bool:
     """True for a job of SageMaker's model parallel library: mp_parameters, as its SDK sends them, under mpirun or
     torchrun. Not for release 2 in an image that holds it: such a job starts like any other."""
     starts = STRATEGIES[job.strategy.name].launcher in ("mpi", "torchrun")
-    asked = job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+    asked = job.spec.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
     return starts and asked and not has_release_2(job)
 
 
@@ -58,7 +58,7 @@ def has_release_2(job: Job) -> bool:
         return False
     from toolkit.parallelism.release_2 import is_release_2
 
-    return is_release_2(job.hyperparameters.get("mp_parameters"))
+    return is_release_2(job.spec.hyperparameters.get("mp_parameters"))
 
 
 def notes(job: Job) -> tuple[str, ...]:

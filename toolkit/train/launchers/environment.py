@@ -28,7 +28,7 @@ def tokens(job: Job) -> tuple[str, ...]:
         UserError: an argument is too long for execve, or holds a NUL.
     """
     style = job.argument_style if job.script is None else job.script.argument_style
-    found = arguments(job.hyperparameters, style) if job.arguments is None else job.arguments
+    found = arguments(job.spec.hyperparameters, style) if job.arguments is None else job.arguments
     check(found)
     return found
 
@@ -105,7 +105,9 @@ def link_ports(job: Job) -> tuple[int, ...]:
     port = job.settings.link_port or (meets - 1 if meets > 1 else meets + 1)
     if job.nested:  # The outer `train` has the usual ones.
         port += -NESTED_APART if port > 1024 + NESTED_APART else NESTED_APART
-    seed = zlib.crc32("\n".join((job.name, *job.cluster.hosts, *("nested",) * job.nested)).encode("utf-8", "replace"))
+    seed = zlib.crc32(
+        "\n".join((job.spec.name, *job.cluster.hosts, *("nested",) * job.nested)).encode("utf-8", "replace")
+    )
     own = (OWN_PORTS.start + (seed + at * 1999) % len(OWN_PORTS) for at in range(SPARE_PORTS))
     others = (other for other in (port - 100, port - 200, *own) if other > 1024 and other not in (meets, port))
     return port, *dict.fromkeys(others)

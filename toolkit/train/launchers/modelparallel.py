@@ -29,7 +29,7 @@ def check(job: Job, ranks: int) -> None:
         return
     from toolkit.parallelism import decision, parameters, placement, release_2
 
-    given = job.hyperparameters[PARAMETERS]
+    given = job.spec.hyperparameters[PARAMETERS]
     if not isinstance(given, dict):
         raise ContractError(
             f"expected a JSON object of the model parallel library's parameters, found {str(given)[:40]!r}",
@@ -73,5 +73,5 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def _parameters(job: Job) -> dict[str, Any]:
-    found = job.hyperparameters.get("mp_parameters")
+    found = job.spec.hyperparameters.get("mp_parameters")
     return found if isinstance(found, dict) else {}

@@ -16,7 +16,7 @@ from toolkit.train.launchers import modelparallel
 def name_for(job: Job) -> str:
     """Return the launcher's name. Plug-ins, which start ranks themselves, and hosts outside the distribution get
     "script"."""
-    alone = job.plugin is not None or not job.cluster.takes_part
+    alone = job.spec.plugin is not None or not job.cluster.takes_part
     if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host needs no servers.
         return "script"
     return STRATEGIES[job.strategy.name].launcher
@@ -38,7 +38,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     modelparallel.check(job, world_size(job))
     planned = cast(Plan, import_module(f"toolkit.train.launchers.{name}").plan(job, run_folder))
     asked = job.settings.processes_per_host or 1
-    alone = job.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")
+    alone = job.spec.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")
     if asked > 1 and STRATEGIES[job.strategy.name].one_per_host and not alone:
         note = (
             f"TOOLKIT_PROCESSES_PER_HOST={asked} has no effect: launcher {name} starts one process on each host."

@@ -1,12 +1,10 @@
 """Makes the Job from the job spec, its place, our settings and this machine, in the same way on every platform."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
 from toolkit.job.compilation import Compiler
@@ -22,10 +20,11 @@ from toolkit.job.variables import shared_names
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.settings import Settings
+from toolkit.settings import read as read_settings
 from toolkit.train.platforms.place import ENGINE_STOP_WITHIN_S, Place
 from toolkit.train.platforms.profiler_rules import profiler_rules
 
-COMPILE_BUDGET_S = 60.0  # Of `auto`: who asks for `on` wants to have compiled code, whatever it costs.
+COMPILE_BUDGET_S = 60.0  # With `auto`; `on` compiles whatever it costs.
 CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 COMPILE_CACHE = "compile-cache"  # Below the checkpoint folder, which the platform keeps across jobs.
 # Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
@@ -35,7 +34,7 @@ NEURON_CORES = {"trn2.48xlarge": 64}
 def assemble(
     spec: JobSpec,
     place: Place,
-    ours: Settings,
+    settings: Settings,
     machine: Machine,
     *,
     folders: Folders,
@@ -43,7 +42,7 @@ def assemble(
     interpreter: str,
     log: Log,
 ) -> Job:
-    """Return the job. *ours*: the settings in *environ*; they are read again if the job spec has an environment.
+    """Return the job. *settings*: those in *environ*; they are read again if the job spec has an environment.
 
     Raises:
         ContractError: the job's own environment, its place or its metric definitions are wrong.
@@ -51,114 +50,106 @@ def assemble(
     log.hide(spec.hyperparameters)
     if spec.environment:
         environ = {**environ, **spec.environment}
-        ours = settings.read(environ)
-    kept = {name: value for name, value in environ.items() if name not in place.dropped}
+        settings = read_settings(environ)
+    passed = {name: value for name, value in environ.items() if name not in place.dropped}
     machine = _with_visible_gpus(machine, environ, log)
-    cluster = _cluster(spec, place, ours, machine)
+    cluster = _cluster(spec, place.cluster, settings, machine)
     strategy = _strategy(spec, cluster, place)
     folders = msgspec.structs.replace(
         folders, code=spec.code or folders.code, checkpoints=spec.checkpoints or folders.checkpoints
     )
-    _warn_of_strangers(cluster, ours, log)
+    _warn_of_unknown_hosts(cluster, settings, log)
     _warn_of_shared_names(spec, log)
     _warn_of_several_strategies(spec.strategy, log)
-    _warn_of_unknown_groups(spec, place, log)
+    _warn_of_unknown_groups(spec, cluster, log)
     return Job(
-        name=spec.name or place.name,
+        spec=_completed(spec, place, settings, cluster),
         settings=msgspec.structs.replace(
-            ours,
-            argument_style=ours.argument_style or spec.argument_style,
-            processes_per_host=spec.processes_per_host or ours.processes_per_host or place.processes_per_host,
-            rules=ours.rules or spec.rules,
+            settings,
+            argument_style=settings.argument_style or spec.argument_style,
+            processes_per_host=spec.processes_per_host or settings.processes_per_host or place.processes_per_host,
+            rules=settings.rules or spec.rules,
         ),
         cluster=cluster,
         machine=_with_known_neurons(machine, cluster.instance_type),
         folders=folders,
-        hyperparameters=spec.hyperparameters,
         strategy=strategy,
-        channels=spec.channels,
-        metric_definitions=_metric_definitions(spec, ours),
-        shown=msgspec.structs.replace(
-            spec.shown,
+        environ={**sagemaker_variables.defaults(strategy, cluster), **spec.defaults, **place.environ, **passed},
+        interpreter=interpreter,
+        monitor=_monitor(spec, settings),
+        exports=_exports(settings, folders.output),
+        compiler=_compiler(spec, settings, folders),
+        sidecar="" if settings.kubeflow_progress == "off" else place.sidecar,
+        stop_within_s=_stop_within_s(place, settings, machine),
+        stopped_is_success=place.stopped_is_success,
+    )
+
+
+def _completed(spec: JobSpec, place: Place, settings: Settings, cluster: Cluster) -> JobSpec:
+    """Return *spec* with what the place and our settings add to it."""
+    name = spec.name or place.name
+    return msgspec.structs.replace(
+        spec,
+        name=name,
+        metric_definitions=_metric_definitions(spec, settings),
+        platform_values=msgspec.structs.replace(
+            spec.platform_values,
             resource_config=place.resources
             or writing.resources(cluster.current, cluster.hosts, cluster.groups, cluster.interface),
-            variables=sagemaker_variables.for_script(spec.shown.job_name or spec.name or place.name, spec.region),
+            variables=sagemaker_variables.for_script(spec.platform_values.job_name or name, spec.region),
         ),
-        environ={**sagemaker_variables.defaults(strategy, cluster), **spec.defaults, **place.environ, **kept},
-        interpreter=interpreter,
-        entry=spec.entry,
-        entry_from=spec.entry_from,
-        plugin=spec.plugin,
-        source=spec.source,
-        source_from=spec.source_from,
-        requirements=spec.requirements,
-        log_level=spec.log_level,
-        stop_within_s=_stop_within_s(place, ours, machine),
-        stopped_is_success=place.stopped_is_success,
-        monitor=_monitor(spec, ours),
-        exports=_exports(ours, folders.output),
-        compiler=_compiler(spec, ours, folders),
-        serves_tensorflow=spec.serves_tensorflow,
-        intermediate_uri=spec.intermediate_uri,
-        sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 
 
-def _cluster(spec: JobSpec, place: Place, ours: Settings, machine: Machine) -> Cluster:
-    """Return the cluster: the hosts of the distribution's groups take part, in the place's order; without groups,
-    all."""
+def _cluster(spec: JobSpec, cluster: Cluster, settings: Settings, machine: Machine) -> Cluster:
+    """Return *cluster* with the hosts that take part: those of the distribution's groups; without groups, all."""
     distributed = spec.strategy.name != "script"
-    named = spec.groups if spec.groups is not None else (place.group,) if distributed else ()
-    grouped = tuple(host for group in place.groups if group.name in named for host in group.hosts)
-    return Cluster(
-        current=place.current,
-        hosts=place.hosts,
-        taking_part=() if not distributed else grouped if place.groups else place.hosts,
-        groups=place.groups,
-        current_group=place.group,
-        distribution_groups=named,
-        instance_type=place.instance_type,
-        interface=place.interface or machine.route_interface or "eth0",
-        topology=place.topology,
-        addresses={**place.addresses, **ours.addresses()},
+    names = spec.groups if spec.groups is not None else (cluster.current_group,) if distributed else ()
+    grouped = tuple(host for group in cluster.groups if group.name in names for host in group.hosts)
+    return msgspec.structs.replace(
+        cluster,
+        taking_part=() if not distributed else grouped if cluster.groups else cluster.hosts,
+        distribution_groups=names,
+        interface=cluster.interface or machine.route_interface or "eth0",
+        addresses={**cluster.addresses, **settings.addresses()},
     )
 
 
-def _warn_of_strangers(cluster: Cluster, ours: Settings, log: Log) -> None:
+def _warn_of_unknown_hosts(cluster: Cluster, settings: Settings, log: Log) -> None:
     """Warn of an address for no host of the job while a host has none: the name is likely misspelt."""
-    given = ours.addresses().keys()
-    strangers = sorted(given - set(cluster.hosts))
-    if strangers and set(cluster.hosts) - given:
+    addressed = settings.addresses().keys()
+    unknown = sorted(addressed - set(cluster.hosts))
+    if unknown and set(cluster.hosts) - addressed:
         hosts = ", ".join(cluster.hosts[:8])
-        log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(strangers[:8])}: expected hosts of the job ({hosts})")
+        log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(unknown[:8])}: expected hosts of the job ({hosts})")
 
 
 def _warn_of_shared_names(spec: JobSpec, log: Log) -> None:
     """Warn of names that differ only in case or in characters that variables cannot have: one of them gets no
     variable."""
     channels = shared_names("channel", [channel.name for channel in spec.channels])
-    told = [f"channels {sentence}" for sentence in channels]
-    told += [f"hyperparameters {sentence}" for sentence in shared_names("hp", spec.hyperparameters)]
-    for sentence in told:
+    sentences = [f"channels {sentence}" for sentence in channels]
+    sentences += [f"hyperparameters {sentence}" for sentence in shared_names("hp", spec.hyperparameters)]
+    for sentence in sentences:
         log.warning(f"{sentence}. Rename one of them; SM_TRAINING_ENV holds both")
 
 
-def _warn_of_several_strategies(asked: Strategy, log: Log) -> None:
-    if asked.ignored:
+def _warn_of_several_strategies(strategy: Strategy, log: Log) -> None:
+    if strategy.ignored:
         log.warning(
-            f"the job enables several distributions: {', '.join((asked.name, *asked.ignored))}. {asked.name} is used."
-            " Enable one of them"
+            f"the job enables several distributions: {', '.join((strategy.name, *strategy.ignored))}."
+            f" {strategy.name} is used. Enable one of them"
         )
 
 
-def _warn_of_unknown_groups(spec: JobSpec, place: Place, log: Log) -> None:
+def _warn_of_unknown_groups(spec: JobSpec, cluster: Cluster, log: Log) -> None:
     """Warn of groups of the distribution that the job has not: without one that it has, no rank is distributed."""
-    known = {group.name for group in place.groups} | {place.group}
-    unknown = sorted(set(spec.groups or ()) - known) if spec.strategy.name != "script" else []
+    names = {group.name for group in cluster.groups} | {cluster.current_group}
+    unknown = sorted(set(spec.groups or ()) - names) if spec.strategy.name != "script" else []
     if unknown:
         log.warning(
             f"the distribution is for the instance groups {', '.join(spec.groups or ())}: expected those of the job"
-            f" ({', '.join(sorted(known))}). Hosts of other groups run the script alone"
+            f" ({', '.join(sorted(names))}). Hosts of other groups run the script alone"
         )
 
 
@@ -170,70 +161,72 @@ def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:
         raise ContractError(
             f"$.instance_groups: expected {cluster.current!r} among the hosts of its group {cluster.current_group!r},"
             f" found {', '.join(cluster.taking_part) or 'none'}",
-            where=place.where,
+            where=place.source,
         )
     return spec.strategy
 
 
-def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str], ...]:
+def _metric_definitions(spec: JobSpec, settings: Settings) -> tuple[tuple[str, str], ...]:
     """Return the definitions in TOOLKIT_METRICS's file if it is set, else the job's; and those of presets.
 
     Raises:
         ContractError: that file is missing or has another shape (it is the user's own), or there is no such preset.
     """
-    if ours.metrics is None:
-        own = spec.metric_definitions
+    if settings.metrics is None:
+        definitions = spec.metric_definitions
     else:
-        own = pairs(load(ours.metrics, hint="TOOLKIT_METRICS names it"), str(ours.metrics))
-    if not ours.metric_presets:
-        return own
+        definitions = pairs(load(settings.metrics, hint="TOOLKIT_METRICS names it"), str(settings.metrics))
+    if not settings.metric_presets:
+        return definitions
     from toolkit.metrics import presets
 
-    return *own, *presets.definitions(ours.metric_presets, "TOOLKIT_METRIC_PRESETS")
+    return *definitions, *presets.definitions(settings.metric_presets, "TOOLKIT_METRIC_PRESETS")
 
 
-def _exports(ours: Settings, output: Path) -> Exports:
+def _exports(settings: Settings, output: Path) -> Exports:
     """Return where metrics go; a relative folder of event files is below the output folder."""
     return Exports(
-        prometheus_port=ours.prometheus_port,
-        prometheus_address=ours.prometheus_address,
-        tensorboard=None if ours.tensorboard is None else output / ours.tensorboard,
-        mlflow_uri=ours.mlflow_tracking_uri or None,
-        mlflow_experiment=ours.mlflow_experiment,
+        prometheus_port=settings.prometheus_port,
+        prometheus_address=settings.prometheus_address,
+        tensorboard=None if settings.tensorboard is None else output / settings.tensorboard,
+        mlflow_uri=settings.mlflow_tracking_uri or None,
+        mlflow_experiment=settings.mlflow_experiment,
     )
 
 
-def _compiler(spec: JobSpec, ours: Settings, folders: Folders) -> Compiler | None:
+def _compiler(spec: JobSpec, settings: Settings, folders: Folders) -> Compiler | None:
     """Return what the ranks compile: TOOLKIT_COMPILE decides, else the job's flag for the Training Compiler."""
-    mode = ours.compile or ("auto" if spec.compiles else "off")
-    if mode == "off" and ours.autocast == "off":
+    mode = settings.compile or ("auto" if spec.compiles else "off")
+    if mode == "off" and settings.autocast == "off":
         return None
     return Compiler(
         compile=mode,
-        autocast=ours.autocast,
-        budget_s=COMPILE_BUDGET_S if ours.compile_budget_s is None and mode == "auto" else ours.compile_budget_s,
-        cache=ours.compile_cache or folders.checkpoints / COMPILE_CACHE,
+        autocast=settings.autocast,
+        budget_s=COMPILE_BUDGET_S
+        if settings.compile_budget_s is None and mode == "auto"
+        else settings.compile_budget_s,
+        cache=settings.compile_cache or folders.checkpoints / COMPILE_CACHE,
         debug=spec.debugs_compiler,
         dump=folders.output_data / "compiler",
     )
 
 
-def _monitor(spec: JobSpec, ours: Settings) -> Monitor | None:
+def _monitor(spec: JobSpec, settings: Settings) -> Monitor | None:
     """Return the system monitor: TOOLKIT_MONITOR decides, else the job file, else profilerconfig.json."""
-    asked = spec.monitor if ours.monitor is None else ours.monitor in ("on", "1")
-    if not (spec.profiler is not None if asked is None else asked):
+    is_on = spec.monitor if settings.monitor is None else settings.monitor in ("on", "1")
+    if not (spec.profiler is not None if is_on is None else is_on):
         return None
     monitor = spec.profiler or Monitor()
     return msgspec.structs.replace(
         monitor,
-        interval_s=ours.monitor_interval_s or monitor.interval_s,
-        rules=profiler_rules(spec, ours),
+        interval_s=settings.monitor_interval_s or monitor.interval_s,
+        rules=profiler_rules(spec, settings),
     )
 
 
-def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:
-    if ours.stop_within_s is not None:
-        return ours.stop_within_s
+def _stop_within_s(place: Place, settings: Settings, machine: Machine) -> float:
+    if settings.stop_within_s is not None:
+        return settings.stop_within_s
     return ENGINE_STOP_WITHIN_S if place.stopped_by_engine and machine.engine else place.stop_within_s
 
 
@@ -258,22 +251,10 @@ def _with_visible_gpus(machine: Machine, environ: Mapping[str, str], log: Log) -
     total = machine.accelerators
     if not total:
         return machine
-    seen = visible(text, machine.gpu_uuids, machine.mig_uuids)
-    told = f"{CUDA_VISIBLE}={text}: the job sees {seen.count} of this host's {total} GPU{'s' * (total > 1)}"
-    if seen.doubt:
-        log.warning(f"{told}: {seen.doubt}")
+    gpus = visible(text, machine.gpu_uuids, machine.mig_uuids)
+    message = f"{CUDA_VISIBLE}={text}: the job sees {gpus.count} of this host's {total} GPU{'s' * (total > 1)}"
+    if gpus.doubt:
+        log.warning(f"{message}: {gpus.doubt}")
     else:
-        log.info(told)
-    return msgspec.structs.replace(machine, accelerator="nvidia" if seen.count else "none", accelerators=seen.count)
-
-
-def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
-    """Raise ContractError for text that neither an argument nor a variable can hold; *where* names its document."""
-    for name, value in hyperparameters.items():
-        text = f"{name}{value}"
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise ContractError(
-                f"$.{json.dumps(name)[1:-1]}: expected text that arguments and variables can hold,"
-                " found a NUL or half a surrogate pair in it",
-                where=where,
-            )
+        log.info(message)
+    return msgspec.structs.replace(machine, accelerator="nvidia" if gpus.count else "none", accelerators=gpus.count)

@@ -14,13 +14,13 @@ from toolkit.train.platforms import plain
 from toolkit.train.platforms.place import Place, job_name
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the node's place.
 
     Raises:
         ContractError: the variables contradict each other.
     """
-    place = plain.find(environ, ours)
+    place = plain.find(environ, settings)
     return msgspec.structs.replace(
         place, name=job_name(environ.get("AZUREML_RUN_ID", "")), model="outputs/model", stopped_by_engine=False
     )

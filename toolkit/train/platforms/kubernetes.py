@@ -15,21 +15,21 @@ from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.settings import Settings
 from toolkit.train.platforms import report as files
-from toolkit.train.platforms.place import Place, asked_hosts
+from toolkit.train.platforms.place import Place, cluster_of, listed_hosts
 
 # The kubelet reads at most this much of a termination message.
 LIMIT_BYTES = 4096
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the pod's place: TOOLKIT_HOSTS by JOB_COMPLETION_INDEX, else this pod alone.
 
     Raises:
         ContractError: TOOLKIT_HOSTS is not a list of hosts, or does not contain this pod.
     """
-    own = environ.get("HOSTNAME") or "pod"
-    hosts, current = asked_hosts(ours, environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
-    return Place(hosts=hosts, current=current)
+    pod = environ.get("HOSTNAME") or "pod"
+    hosts, current = listed_hosts(settings, environ, environ.get("JOB_COMPLETION_INDEX")) or ((pod,), pod)
+    return Place(cluster=cluster_of(hosts, current))
 
 
 def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
@@ -46,10 +46,8 @@ def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0 or not is_file(file, unreadable):
         return
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
-    whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(
-        "utf-8", "ignore"
-    )  # "ignore" drops half a character at the cut.
+    beginning = text.encode("utf-8", "replace")[:LIMIT_BYTES]
     try:
-        file.write_text(whole, "utf-8")
+        file.write_text(beginning.decode("utf-8", "ignore"), "utf-8")  # "ignore" drops half a character at the cut.
     except OSError as error:
         log.warning(f"{file}: cannot be written ({error.strerror})")

@@ -14,14 +14,22 @@ from pathlib import Path
 from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.settings import Settings
-from toolkit.train.platforms.place import STOP_WITHIN_S, Place, expanded, number, own, shown
+from toolkit.train.platforms.place import (
+    STOP_WITHIN_S,
+    Place,
+    cluster_of,
+    expand_hosts,
+    find_own_host,
+    first_hosts,
+    whole_number,
+)
 
 MOUNTED = "/etc/mpi/hostfile"
 # Variables in which the operator gives the hostfile's path to the launcher's mpirun (Open MPI, MPICH, Intel MPI).
 HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 # All variables that the operator sets for that mpirun, about hosts and ssh. `train` removes them: it names the hosts to
 # mpirun itself, and uses no ssh.
-THEIRS = (
+OPERATOR_VARIABLES = (
     *HOSTFILES,
     "OMPI_MCA_orte_set_default_slots",
     "OMPI_MCA_orte_keep_fqdn_hostnames",
@@ -36,7 +44,7 @@ WORKER = re.compile(r".+-worker-\d+")
 LINE = re.compile(r"(?P<host>[^\s:]+)(?:\s+slots=(?P<slots>\d+)|:(?P<count>\d+))?")
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the pod's place; its ranks run under mpirun unless the user asks for another distribution.
 
     Hosts and ranks come from TOOLKIT_HOSTS and our settings, else from the hostfile.
@@ -44,26 +52,25 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     Raises:
         ContractError: nothing lists the hosts, the list does not contain this pod, or it contains only workers.
     """
-    name = _name(ours.host or environ.get("HOSTNAME", ""))
-    file = next((environ[each] for each in HOSTFILES if environ.get(each)), MOUNTED)
-    listed = "TOOLKIT_HOSTS" if ours.hosts else file
-    hosts, slots = (expanded(ours.hosts, listed), None) if ours.hosts else _read(Path(file), name)
+    name = _name(settings.host or environ.get("HOSTNAME", ""))
+    file = next((environ[name] for name in HOSTFILES if environ.get(name)), MOUNTED)
+    listed = "TOOLKIT_HOSTS" if settings.hosts else file
+    hosts, slots = (expand_hosts(settings.hosts, listed), None) if settings.hosts else _read(Path(file), name)
     if all(WORKER.fullmatch(host.partition(".")[0]) for host in hosts):
-        first = f" and {name}-launcher.{name} in front" if ours.hosts else ""
+        first = f" and {name}-launcher.{name} in front" if settings.hosts else ""
         raise ContractError(
-            f"expected the launcher among the job's hosts, found only workers ({shown(hosts)})",
+            f"expected the launcher among the job's hosts, found only workers ({first_hosts(hosts)})",
             where=listed,
             hint=f"Set runLauncherAsWorker: true in the MPIJob's spec{first}: the launcher's end is the job's, so it "
             "has to lead, and the leader runs ranks.",
         )
     return Place(
-        hosts=hosts,
-        current=own(hosts, ours, environ, listed),
+        cluster=cluster_of(hosts, find_own_host(hosts, settings, environ, listed)),
         name=name,
         stop_within_s=STOP_WITHIN_S,
         processes_per_host=slots,
         distribution="mpi",
-        dropped=THEIRS,
+        dropped=OPERATOR_VARIABLES,
     )
 
 
@@ -86,13 +93,13 @@ def _read(file: Path, name: str) -> tuple[tuple[str, ...], int]:
             f"the Worker template, too (docs/orchestrators/kubeflow.md); or set TOOLKIT_HOSTS={name}-launcher.{name},"
             f"{name}-worker-[0-N].{name} in both templates.",
         ) from None
-    found = [(line, LINE.fullmatch(line)) for line in lines]
-    hosts = {match["host"]: match["slots"] or match["count"] or "1" for _, match in found if match is not None}
-    wrong = next((line for line, match in found if match is None), None)
+    matches = [(line, LINE.fullmatch(line)) for line in lines]
+    hosts = {match["host"]: match["slots"] or match["count"] or "1" for _, match in matches if match is not None}
+    wrong = next((line for line, match in matches if match is None), None)
     if wrong is not None or not hosts:
         raise ContractError(f"expected lines as HOST slots=1 or HOST:1, found {wrong or 'none'!r}", where=str(file))
-    slots = sorted({number(each, str(file), least=1) for each in hosts.values()})
+    slots = sorted({whole_number(count, str(file), least=1) for count in hosts.values()})
     if len(slots) > 1:
-        found_slots = " and ".join(map(str, slots))
-        raise ContractError(f"expected the same slots for each host, found {found_slots}", where=str(file))
+        counts = " and ".join(map(str, slots))
+        raise ContractError(f"expected the same slots for each host, found {counts}", where=str(file))
     return tuple(hosts), slots[0]

@@ -1,4 +1,4 @@
-"""Pure: the place where a job runs, from an orchestrator's variables: its hosts, which one this is, and more."""
+"""Pure: the place where a job runs, from an orchestrator's variables: its hosts, which of them this is, its limits."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from itertools import islice, product
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.job.cluster import Group
+from toolkit.job.cluster import Cluster
 from toolkit.job.strategy import StrategyName
 from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
@@ -21,51 +21,52 @@ STOP_WITHIN_S = 30.0
 # (https://docs.docker.com/reference/cli/docker/container/stop).
 ENGINE_STOP_WITHIN_S = 10.0
 MOST_HOSTS = 100_000
-# SageMaker's name for a job's only instance group.
-HOMOGENEOUS = "homogeneousCluster"
 # Characters that are replaced by "-" in the names of jobs and folders.
 _ODD = lazy(r"[^A-Za-z0-9]+")
 _RANGE = lazy(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """What an orchestrator tells a host about its job.
+    """Where a job runs: what an orchestrator tells one of its hosts."""
 
-    `groups`: the instance groups; `group`: this host's. `interface`: "" for the one of the default route. `resources`:
-    SageMaker's resourceconfig.json, unchanged; `where`: its path. `stopped_by_engine`: if this is a container, its
-    engine stops the job. `stopped_is_success`: a script that ends with 0 after SIGTERM has succeeded. `addresses`: the
-    addresses of hosts that are not reached by name; a host of which only the number is known is listed with its own
-    name, so that `train` does not wait for the name to resolve. `distribution`: for several ranks, if the user asks for
-    none. `environ`: variables to add unless set; `dropped`: variables to remove. `model`, `checkpoints`: the
-    orchestrator's own folders for these. `sidecar`: the program that reports the job's progress to the orchestrator
-    (Job).
-    """
-
-    hosts: tuple[str, ...]
-    current: str
+    cluster: Cluster
+    """The hosts, before it is known which take part in the distribution."""
     name: str = ""
-    groups: tuple[Group, ...] = ()
-    group: str = HOMOGENEOUS
-    instance_type: str = "local"
-    interface: str = ""
-    topology: Any = None
+    """The job's name; "": the orchestrator gives none."""
     resources: dict[str, Any] = {}
-    where: str = ""
-    addresses: dict[str, str] = {}
+    """SageMaker's resourceconfig.json, unchanged."""
+    source: str = ""
+    """The path of resourceconfig.json, for errors."""
     stop_within_s: float = STOP_WITHIN_S
+    """The time from SIGTERM to SIGKILL."""
     stopped_by_engine: bool = False
+    """If this is a container, its engine stops the job."""
     stopped_is_success: bool = False
+    """A script that ends with 0 after SIGTERM has succeeded."""
     processes_per_host: int | None = None
+    """The number of ranks on each host; None: decided by devices."""
     distribution: StrategyName | None = None
+    """Used for several ranks if the user asks for no distribution."""
     environ: dict[str, str] = {}
+    """Variables to add unless set."""
     dropped: tuple[str, ...] = ()
+    """Variables to remove."""
     model: str = ""
+    """The orchestrator's own folder for the model; "": the base's."""
     checkpoints: str = ""
+    """The orchestrator's own folder for checkpoints; "": the base's."""
     sidecar: str = ""
+    """The program that reports the job's progress to the orchestrator (Job)."""
     notes: tuple[str, ...] = ()
+    """Notes for the log."""
 
 
-def expanded(text: str, where: str) -> tuple[str, ...]:
+def cluster_of(hosts: tuple[str, ...], current: str, addresses: dict[str, str] | None = None) -> Cluster:
+    """Return a cluster of *hosts* on the network of the default route."""
+    return Cluster(current=current, hosts=hosts, addresses=addresses or {}, interface="")
+
+
+def expand_hosts(text: str, where: str) -> tuple[str, ...]:
     """Return the hosts of a list in Slurm's notation: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
 
     Numbers are padded to the width of their range's first number.
@@ -73,41 +74,43 @@ def expanded(text: str, where: str) -> tuple[str, ...]:
     Raises:
         ContractError: the text is not such a list, or has more than 100,000 hosts; *where* names the variable.
     """
-    every = (host for part in _parts(text, where) for host in _names(part, where))
-    found = dict[str, None]()
-    for host in islice(every, MOST_HOSTS + 1):
-        if host in found:
+    names = (host for part in _parts(text, where) for host in _names(part, where))
+    hosts = dict[str, None]()
+    for host in islice(names, MOST_HOSTS + 1):
+        if host in hosts:
             raise ContractError(f"expected each host once, found {_short(host)} twice", where=where)
-        found[host] = None
-    if len(found) > MOST_HOSTS:
+        hosts[host] = None
+    if len(hosts) > MOST_HOSTS:
         raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=where)
-    if not found:
+    if not hosts:
         raise ContractError("expected hosts, as algo-1,algo-2 or algo-[1-2], found none", where=where)
-    return tuple(found)
+    return tuple(hosts)
 
 
-def asked_hosts(
-    ours: Settings, environ: Mapping[str, str], index: str | None = None
+def listed_hosts(
+    settings: Settings, environ: Mapping[str, str], index: str | None = None
 ) -> tuple[tuple[str, ...], str] | None:
     """Return (hosts, current) from TOOLKIT_HOSTS, None without it.
 
-    The current host is TOOLKIT_HOST, else the one at *index* (the orchestrator's variable), else the one that `own`
-    finds.
+    The current host is TOOLKIT_HOST, else the one at *index* (the orchestrator's variable), else the one that
+    `find_own_host` finds.
 
     Raises:
         ContractError: the list does not contain the current host.
     """
-    if not ours.hosts:
+    if not settings.hosts:
         return None
-    hosts = expanded(ours.hosts, "TOOLKIT_HOSTS")
-    if len(hosts) == 1 and not ours.host:
+    hosts = expand_hosts(settings.hosts, "TOOLKIT_HOSTS")
+    if len(hosts) == 1 and not settings.host:
         return hosts, hosts[0]
-    if ours.host or not index:
-        return hosts, own(hosts, ours, environ)
-    return hosts, hosts[number(index, "the host's index", below=len(hosts))]
+    if settings.host or not index:
+        return hosts, find_own_host(hosts, settings, environ)
+    return hosts, hosts[whole_number(index, "the host's index", below=len(hosts))]
 
 
-def own(hosts: tuple[str, ...], ours: Settings, environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
+def find_own_host(
+    hosts: tuple[str, ...], settings: Settings, environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS"
+) -> str:
     """Return which of *hosts*, from the variable or file *listed*, is this one.
 
     It is the one named TOOLKIT_HOST, else like this machine (HOSTNAME, or the kernel's name, because shells do not
@@ -116,11 +119,11 @@ def own(hosts: tuple[str, ...], ours: Settings, environ: Mapping[str, str], list
     Raises:
         ContractError: *hosts* does not contain this host.
     """
-    name = ours.host or environ.get("HOSTNAME") or os.uname().nodename
-    return _named(hosts, name, "TOOLKIT_HOST" if ours.host else "HOSTNAME", listed)
+    name = settings.host or environ.get("HOSTNAME") or os.uname().nodename
+    return _named(hosts, name, "TOOLKIT_HOST" if settings.host else "HOSTNAME", listed)
 
 
-def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
+def whole_number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
     """Return *text*, the value of the variable *where*, as a whole number.
 
     Raises:
@@ -132,26 +135,26 @@ def number(text: str, where: str, *, below: int | None = None, least: int = 0) -
     raise ContractError(f"expected a whole number, {least} to {below - 1:,}, found {text[:40]!r}", where=where)
 
 
-def object_in(text: str, where: str, expected: str) -> dict[str, Any]:
+def json_object(text: str, where: str, expected: str) -> dict[str, Any]:
     """Return the JSON object in *text*, the value of the variable *where*; NaN and Infinity count as JSON.
 
     Raises:
         ContractError: it is none; the message shows its beginning. *expected* describes it.
     """
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ContractError(f"expected {expected}, found {_short(text)}", where=where)
-    return found
+    return content
 
 
-def numbered(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def number_hosts(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (hosts, addresses) for a job of which only the leader's address is known; hosts are node-0, node-1, ..."""
     hosts = tuple(f"node-{i}" for i in range(count))
-    own = hosts[rank]  # The caller has checked that rank < count.
-    return hosts, {**{host: host for host in hosts}, own: own, hosts[0]: leader}
+    current = hosts[rank]  # The caller has checked that rank < count.
+    return hosts, {**{host: host for host in hosts}, current: current, hosts[0]: leader}
 
 
 def job_name(*parts: str) -> str:
@@ -166,13 +169,13 @@ def _named(hosts: tuple[str, ...], name: str, where: str, listed: str) -> str:
     if len(short) == 1:
         return short[0]
     raise ContractError(
-        f"expected one of {listed} ({shown(hosts)}), found {name!r}",
+        f"expected one of {listed} ({first_hosts(hosts)}), found {name!r}",
         where=where,
         hint="Set TOOLKIT_HOST to this host's name among them.",
     )
 
 
-def shown(hosts: tuple[str, ...]) -> str:
+def first_hosts(hosts: tuple[str, ...]) -> str:
     """Return the first eight of *hosts* as text for messages."""
     return ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
 
@@ -180,14 +183,14 @@ def shown(hosts: tuple[str, ...]) -> str:
 def _parts(text: str, where: str) -> list[str]:
     """Return *text* split at the commas outside brackets."""
     parts, depth, start = [], 0, 0
-    for at, character in enumerate(text + ","):
+    for position, character in enumerate(text + ","):
         if character == "[":
             depth += 1
         elif character == "]":
             depth -= 1
         elif character == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
+            parts.append(text[start:position].strip())
+            start = position + 1
         if depth not in (0, 1):
             break
     if depth:
@@ -203,19 +206,19 @@ def _names(part: str, where: str) -> Iterator[str]:
         inside, _, part = rest.partition("]")
         pieces.append([head])
         if bracket:
-            pieces.append([number for one in inside.split(",") for number in _numbers(one.strip(), where)])
+            pieces.append([number for span in inside.split(",") for number in _numbers(span.strip(), where)])
     return map("".join, product(*pieces))
 
 
-def _numbers(one: str, where: str) -> list[str]:
-    """Return the numbers of *one* range, each with the first's width."""
-    span = _RANGE.fullmatch(one)
-    if span is None:
-        raise ContractError(f"expected numbers and ranges in brackets, found {_short(one)}", where=where)
-    first, last = int(span[1]), int(span[2] or span[1])
+def _numbers(span: str, where: str) -> list[str]:
+    """Return the numbers of the range *span*, each with the first's width."""
+    match = _RANGE.fullmatch(span)
+    if match is None:
+        raise ContractError(f"expected numbers and ranges in brackets, found {_short(span)}", where=where)
+    first, last = int(match[1]), int(match[2] or match[1])
     if not 0 <= last - first < MOST_HOSTS:
-        raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {one}", where=where)
-    return [f"{number:0{len(span[1])}d}" for number in range(first, last + 1)]
+        raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {span}", where=where)
+    return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
 
 
 def _short(text: str) -> str:

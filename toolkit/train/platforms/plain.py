@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.settings import Settings
-from toolkit.train.platforms.place import Place, asked_hosts, number, numbered
+from toolkit.train.platforms.place import Place, cluster_of, listed_hosts, number_hosts, whole_number
 
-# What says how many hosts a job has: torchrun's name, Azure ML's, and Slurm's in a shell of salloc.
+# The variables that hold a job's number of hosts: torchrun's name, Azure ML's, and Slurm's in a shell of salloc.
 COUNTS = ("NNODES", "AZUREML_NODE_COUNT", "SLURM_JOB_NUM_NODES")
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the host's place: by TOOLKIT_HOSTS; else by MASTER_ADDR, NODE_RANK and the number of hosts; else alone.
 
     The number of hosts is NNODES, else WORLD_SIZE / LOCAL_WORLD_SIZE. If LOCAL_WORLD_SIZE is missing it is WORLD_SIZE:
@@ -20,16 +20,16 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
         ContractError: the variables contradict each other.
     """
     rank = environ.get("NODE_RANK", "")
-    asked = asked_hosts(ours, environ, rank)
-    if asked is not None:
-        return Place(hosts=asked[0], current=asked[1], stopped_by_engine=True)
+    listed = listed_hosts(settings, environ, rank)
+    if listed is not None:
+        return Place(cluster=cluster_of(*listed), stopped_by_engine=True)
     count = _count(environ) if rank and environ.get("MASTER_ADDR") else 1
     if count == 1:
-        own = environ.get("HOSTNAME") or "localhost"
-        return Place(hosts=(own,), current=own, stopped_by_engine=True, notes=_notes(environ))
-    at = number(rank, "NODE_RANK", below=count)
-    hosts, addresses = numbered(count, at, environ["MASTER_ADDR"])
-    return Place(hosts=hosts, current=hosts[at], addresses=addresses, stopped_by_engine=True)
+        host = environ.get("HOSTNAME") or "localhost"
+        return Place(cluster=cluster_of((host,), host), stopped_by_engine=True, notes=_notes(environ))
+    node_rank = whole_number(rank, "NODE_RANK", below=count)
+    hosts, addresses = number_hosts(count, node_rank, environ["MASTER_ADDR"])
+    return Place(cluster=cluster_of(hosts, hosts[node_rank], addresses), stopped_by_engine=True)
 
 
 def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -45,9 +45,9 @@ def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _count(environ: Mapping[str, str]) -> int:
     if environ.get("NNODES"):
-        return number(environ["NNODES"], "NNODES", least=1)
-    ranks = number(environ.get("WORLD_SIZE", "1"), "WORLD_SIZE", least=1)
-    each = number(environ.get("LOCAL_WORLD_SIZE", "1"), "LOCAL_WORLD_SIZE", least=1)
-    if ranks % each:
-        raise ContractError(f"expected a multiple of LOCAL_WORLD_SIZE, {each}, found {ranks}", where="WORLD_SIZE")
-    return ranks // each
+        return whole_number(environ["NNODES"], "NNODES", least=1)
+    ranks = whole_number(environ.get("WORLD_SIZE", "1"), "WORLD_SIZE", least=1)
+    per_host = whole_number(environ.get("LOCAL_WORLD_SIZE", "1"), "LOCAL_WORLD_SIZE", least=1)
+    if ranks % per_host:
+        raise ContractError(f"expected a multiple of LOCAL_WORLD_SIZE, {per_host}, found {ranks}", where="WORLD_SIZE")
+    return ranks // per_host

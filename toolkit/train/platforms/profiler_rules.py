@@ -12,19 +12,19 @@ from toolkit.settings import Settings
 VARIABLE = "TOOLKIT_PROFILER_RULES"
 
 
-def profiler_rules(spec: JobSpec, ours: Settings) -> tuple[dict[str, Any], ...]:
+def profiler_rules(spec: JobSpec, settings: Settings) -> tuple[dict[str, Any], ...]:
     """Return the rule configurations of the job as the SDK writes them in its request; none means ProfilerReport.
 
     Raises:
         ContractError: an unknown rule or parameter, or text that is no document.
         UserError: the file that the variable names cannot be read.
     """
-    if not ours.profiler_rules and spec.profiler_rules is None:
+    if not settings.profiler_rules and spec.profiler_rules is None:
         return ()
     from toolkit.diagnosis import configuration  # All rules: 10 ms, which only jobs that name some pay.
 
-    if ours.profiler_rules:
-        return configuration.listed(*document(ours.profiler_rules, VARIABLE))
+    if settings.profiler_rules:
+        return configuration.listed(*document(settings.profiler_rules, VARIABLE))
     return configuration.listed(spec.profiler_rules, "job file: $.profiler-rules")
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from toolkit.log import Log
 
 
-def chosen(named: Iterable[tuple[str, str | None]], folder: Path, log: Log) -> tuple[str, str]:
-    """Return (source, script): the first of *named* that is set, else ("", ""). Warn if later ones name other scripts.
+def choose_script(sources: Iterable[tuple[str, str | None]], folder: Path, log: Log) -> tuple[str, str]:
+    """Return (source, script): the first of *sources* that is set, else ("", ""). Warn of others.
 
     *folder*: relative paths start here when scripts are compared.
     """
-    given = [(place, script) for place, script in named if script]
-    if not given:
+    scripts = [(source, script) for source, script in sources if script]
+    if not scripts:
         return "", ""
-    place, script = given[0]
-    others = [f"{other}={found}" for other, found in given[1:] if folder / found != folder / script]
+    source, script = scripts[0]
+    others = [f"{name}={path}" for name, path in scripts[1:] if folder / path != folder / script]
     if others:
-        log.warning(f"{place} names the script, {script}, and wins over {' and '.join(others)}")
-    return place, script
+        log.warning(f"{source} names the script, {script}, and wins over {' and '.join(others)}")
+    return source, script

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from toolkit.errors import ContractError
 from toolkit.settings import Settings
-from toolkit.train.platforms.place import Place, expanded, job_name, number
+from toolkit.train.platforms.place import Place, cluster_of, expand_hosts, job_name, whole_number
 
 ONE_EACH = re.compile(r"1(\(x\d+\))?")
 HINT = "Start it with `srun --ntasks-per-node=1 train`, as `toolkit render slurm` does."
@@ -20,7 +20,7 @@ FIRST_PORT = 20_002
 PORTS = 5_999
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the task's place among the step's nodes.
 
     Raises:
@@ -37,17 +37,16 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     if not ONE_EACH.fullmatch(tasks):
         message = f"expected one task on each node, found {tasks}"
         raise ContractError(message, where="SLURM_STEP_TASKS_PER_NODE", hint=HINT)
-    hosts = expanded(nodes, where)
+    hosts = expand_hosts(nodes, where)
     _check_components(environ, hosts)
-    at = number(environ.get("SLURM_NODEID", "0"), "SLURM_NODEID", below=len(hosts))
+    node = whole_number(environ.get("SLURM_NODEID", "0"), "SLURM_NODEID", below=len(hosts))
     job = environ["SLURM_JOB_ID"]
     port = FIRST_PORT + 2 * (int(job) % PORTS if job.isascii() and job.isdigit() and len(job) <= 20 else 0)
     return Place(
-        hosts=hosts,
-        current=hosts[at],
+        cluster=cluster_of(hosts, hosts[node]),
         name=job_name(environ.get("SLURM_JOB_NAME", "")[:40], job),
         environ={"MASTER_PORT": str(port)} if len(hosts) > 1 else {},
-        notes=(*_notes(environ), *("TOOLKIT_HOSTS is not read: Slurm lists the step's nodes",) * bool(ours.hosts)),
+        notes=(*_notes(environ), *("TOOLKIT_HOSTS is not read: Slurm lists the step's nodes",) * bool(settings.hosts)),
     )
 
 
@@ -71,11 +70,11 @@ def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
 def _check_components(environ: Mapping[str, str], hosts: tuple[str, ...]) -> None:
     """Raise ContractError for a step over several components of a heterogeneous job: Slurm lists one component's nodes
     in each of them, and counts the nodes of all."""
-    at = environ.get("SLURM_NODEID", "0")
+    node = environ.get("SLURM_NODEID", "0")
     size = environ.get("SLURM_HET_SIZE", "1")
-    if size != "1" and at.isascii() and at.isdigit() and len(at) <= 20 and int(at) >= len(hosts):
+    if size != "1" and node.isascii() and node.isdigit() and len(node) <= 20 and int(node) >= len(hosts):
         raise ContractError(
-            f"expected a step in one component of the heterogeneous job, found node {at} of a component with"
+            f"expected a step in one component of the heterogeneous job, found node {node} of a component with"
             f" {len(hosts)}: the step has several",
             where="SLURM_NODEID",
             hint="Start it with `srun --het-group=0 --ntasks-per-node=1 train`, or give the job one component.",

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol
 
-from toolkit import settings
 from toolkit.folders import may_exist
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.records import Record
-from toolkit.settings import Settings
+from toolkit.settings import Settings, unknown, valid
 
 
 class Reader(Protocol):
@@ -53,17 +52,17 @@ class Platform(Record, frozen=True, kw_only=True):
 
 def detect(environ: Mapping[str, str]) -> Platform:
     """Return the platform that *environ* comes from: TOOLKIT_PLATFORM, else the first row whose check is true."""
-    ours = settings.valid(environ)
-    name: str = ours.platform
+    settings = valid(environ)
+    name: str = settings.platform
     if name == "auto":
         name = next(name for name, claims in _TABLE.items() if claims(environ))
-    return _sagemaker() if name == "sagemaker" else _elsewhere(name, ours)
+    return _sagemaker() if name == "sagemaker" else _generic(name, settings)
 
 
 def read_job(
     platform: Platform,
     environ: Mapping[str, str],
-    ours: Settings,
+    settings: Settings,
     machine: Machine,
     log: Log,
     *,
@@ -78,9 +77,9 @@ def read_job(
     Raises:
         ContractError: a document is missing or wrong.
     """
-    job = platform.read(environ, ours, machine, log, interpreter=interpreter, needs_script=needs_script)
-    log.level = job.log_level
-    return job, settings.unknown({name: value for name, value in job.environ.items() if name not in environ})
+    job = platform.read(environ, settings, machine, log, interpreter=interpreter, needs_script=needs_script)
+    log.level = job.spec.log_level
+    return job, unknown({name: value for name, value in job.environ.items() if name not in environ})
 
 
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
@@ -93,8 +92,8 @@ def _is_sagemaker(environ: Mapping[str, str]) -> bool:
 
 
 def _is_kubeflow(environ: Mapping[str, str]) -> bool:
-    ours = ("PET_NNODES", "K_MPI_JOB_ROLE", "KUBEFLOW_TRAINER_SERVER_URL")
-    return _is_kubernetes(environ) and any(environ.get(name) for name in ours)
+    names = ("PET_NNODES", "K_MPI_JOB_ROLE", "KUBEFLOW_TRAINER_SERVER_URL")
+    return _is_kubernetes(environ) and any(environ.get(name) for name in names)
 
 
 def _is_slurm(environ: Mapping[str, str]) -> bool:
@@ -126,7 +125,7 @@ def _sagemaker() -> Platform:
     )
 
 
-def _elsewhere(name: str, ours: Settings) -> Platform:
+def _generic(name: str, settings: Settings) -> Platform:
     """Return a platform other than SageMaker. They differ in how the place is found, and pods also write a termination
     message."""
     from functools import partial
@@ -134,17 +133,17 @@ def _elsewhere(name: str, ours: Settings) -> Platform:
     from toolkit.train.platforms import generic, report
 
     find = import_module(f"toolkit.train.platforms.{name}").find
-    tell = report.report
+    report_end = report.report
     if name in ("kubernetes", "kubeflow"):
         from toolkit.train.platforms import kubernetes
 
-        tell = partial(kubernetes.report, ours.termination_log)
+        report_end = partial(kubernetes.report, settings.termination_log)
     return Platform(
         name=name,
-        folders=partial(generic.folders, find=find, ours=ours),
+        folders=partial(generic.folders, find=find, settings=settings),
         clear_stale=generic.clear_stale,
         read=partial(generic.read, name, find),
-        report=tell,
+        report=report_end,
     )
 
 

@@ -12,10 +12,10 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.settings import Settings
-from toolkit.train.platforms.place import Place, asked_hosts, job_name, number, object_in
+from toolkit.train.platforms.place import Place, cluster_of, job_name, json_object, listed_hosts, whole_number
 
 
-def find(environ: Mapping[str, str], ours: Settings) -> Place:
+def find(environ: Mapping[str, str], settings: Settings) -> Place:
     """Return the replica's place: all replicas, pool by pool, the chief of workerpool0 first.
 
     A pool of reduction servers does not run `train`: with one, the user lists the other replicas in TOOLKIT_HOSTS.
@@ -24,20 +24,19 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
         ContractError: CLUSTER_SPEC does not have Vertex AI's format.
     """
     pools, task = _cluster(environ.get("CLUSTER_SPEC", ""))
-    own = environ.get("HOSTNAME") or "replica"
+    replica = environ.get("HOSTNAME") or "replica"
     hosts = tuple(address.rpartition(":")[0] or address for name in sorted(pools) for address in pools[name])
-    current = own
+    current = replica
     if hosts:
         pool = pools.get(task.get("type", ""), [])
-        at = number(str(task.get("index", "")), "CLUSTER_SPEC: $.task.index", below=max(len(pool), 1))
+        index = whole_number(str(task.get("index", "")), "CLUSTER_SPEC: $.task.index", below=max(len(pool), 1))
         if not pool:
             raise ContractError("$.task.type: expected one of the pools in $.cluster", where="CLUSTER_SPEC")
-        current = pool[at].rpartition(":")[0] or pool[at]
-    asked = asked_hosts(msgspec.structs.replace(ours, host=ours.host or current), environ)
-    hosts, current = asked or (hosts or (own,), current)
+        current = pool[index].rpartition(":")[0] or pool[index]
+    listed = listed_hosts(msgspec.structs.replace(settings, host=settings.host or current), environ)
+    hosts, current = listed or (hosts or (replica,), current)
     return Place(
-        hosts=hosts,
-        current=current,
+        cluster=cluster_of(hosts, current),
         name=job_name("vertex", environ.get("CLOUD_ML_JOB_ID", "")) if environ.get("CLOUD_ML_JOB_ID") else "",
         model=_mounted(environ.get("AIP_MODEL_DIR", "")),
         checkpoints=_mounted(environ.get("AIP_CHECKPOINT_DIR", "")),
@@ -49,7 +48,7 @@ def _cluster(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     if not text:
         return {}, {}
     expected = '{"cluster": {"workerpool0": [...], ...}, "task": {"type": ..., "index": ...}}'
-    spec = object_in(text, "CLUSTER_SPEC", expected)
+    spec = json_object(text, "CLUSTER_SPEC", expected)
     pools, task = spec.get("cluster"), spec.get("task")
     if (
         not isinstance(pools, dict)

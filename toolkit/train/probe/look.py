@@ -51,7 +51,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
 def with_libraries(job: Job) -> Job:
     """Return *job* with what only some jobs need of this machine: its mpirun, and torch.sagemaker."""
     job = with_mpi(job)
-    if "mp_parameters" not in job.hyperparameters:
+    if "mp_parameters" not in job.spec.hyperparameters:
         return job
     return replace(job, machine=replace(job.machine, torch_sagemaker=has_torch_sagemaker()))
 

@@ -59,7 +59,7 @@ def place(job: Job, log: Log) -> None:
         make(code)
         remove(staging)
         staging.mkdir()
-        with at(job.source_from):
+        with at(job.spec.source_from):
             _stage(source, staging, job.folders.base, log)
             _swap(job, source, staging, log)
     except OSError as error:
@@ -93,10 +93,10 @@ def submitted(job: Job, log: Log) -> Path | None:
     Raises:
         UserError: it does not exist, or is at a URL that we cannot read.
     """
-    source = (job.source or "").strip()
+    source = (job.spec.source or "").strip()
     if not source:
         return None
-    with at(job.source_from):
+    with at(job.spec.source_from):
         return _found(source, job, log)
 
 
@@ -110,8 +110,8 @@ def _found(source: str, job: Job, log: Log) -> Path | None:
     if channel is not None:
         log.info(f"the source is taken from {channel}, not from {source}")
         return channel
-    if scheme in REMOTE and job.plugin is not None:
-        log.info(f"the plug-in {job.plugin} fetches {source} itself")
+    if scheme in REMOTE and job.spec.plugin is not None:
+        log.info(f"the plug-in {job.spec.plugin} fetches {source} itself")
         return None
     if scheme in REMOTE:
         return None  # train/transfers.py fetches it, and names its place here as the source.
@@ -324,6 +324,6 @@ def _refused(error: OSError, job: Job) -> ToolkitError:
     message = f"cannot put the submitted source there: {error.strerror}"
     where = str(error.filename or job.folders.code)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        hint = f"Mount {job.folders.code} writable, or submit no source ({job.source_from}) to run what is in it."
+        hint = f"Mount {job.folders.code} writable, or submit no source ({job.spec.source_from}) to run what is in it."
         return UserError(message, where=where, hint=hint)
     return PlatformError(message, where=where)

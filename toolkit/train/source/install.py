@@ -57,7 +57,7 @@ def phase(job: Job) -> Phase | None:
     script = job.script
     if script is None:
         raise InternalError("asked what to install before the code was in place")
-    requirements = job.requirements and _is_needed(script.folder / REQUIREMENTS)
+    requirements = job.spec.requirements and _is_needed(script.folder / REQUIREMENTS)
     if script.kind == "plugin" or not (requirements or script.kind == "package"):
         return None
     if job.environ.get(codeartifact.VARIABLE):

@@ -11,11 +11,13 @@ from sagemaker_training import mapping
 from toolkit import settings
 from toolkit.job import variables
 from toolkit.job.base_folders import BASE
+from toolkit.job.documents import input_config, parameters
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.train.platforms import table
 from toolkit.train.platforms.sagemaker import read_job
+from toolkit.train.platforms.sagemaker.read_job import DocumentContents
 from toolkit.train.probe import look
 
 SAGEMAKER_BASE_PATH = BASE
@@ -41,9 +43,9 @@ input_data_config_file_dir = os.path.join(input_config_dir, INPUT_DATA_CONFIG_FI
 def read_hyperparameters() -> dict[str, Any]:
     """Return the decoded hyperparameters, SageMaker's own (sagemaker_*) included."""
     if table.detect(os.environ).name == "sagemaker":
-        return read_job.hyperparameters(_folders)
-    job = _job(read_job.Given())
-    return {**job.hyperparameters, **job.shown.parameters}
+        return input_config.read_hyperparameters(_folders.config)
+    job = _job(DocumentContents())
+    return {**job.spec.hyperparameters, **job.spec.platform_values.parameters}
 
 
 def read_resource_config() -> dict[str, Any]:
@@ -161,7 +163,7 @@ class Environment(mapping.MappingMixin):
         hyperparameters: dict[str, Any] | None = None,
     ) -> None:
         self._job = _job(
-            read_job.Given(
+            DocumentContents(
                 resource_config=resource_config or None,
                 input_data_config=input_data_config or None,
                 hyperparameters=hyperparameters or None,
@@ -169,7 +171,7 @@ class Environment(mapping.MappingMixin):
         )
         self._given = hyperparameters or None
         os.environ.setdefault("CURRENT_HOST", self._job.cluster.current)
-        for name, value in self._job.shown.variables.items():
+        for name, value in self._job.spec.platform_values.variables.items():
             os.environ.setdefault(name, value)
 
     @cached_property
@@ -190,24 +192,28 @@ class Environment(mapping.MappingMixin):
 
     def sagemaker_s3_output(self) -> str | None:
         """Return where the job's output goes in S3, None if the job does not say."""
-        found = (self._given or read_hyperparameters()).get(read_job.OUTPUT)
+        found = (self._given or read_hyperparameters()).get(parameters.OUTPUT)
         return None if found is None else str(found)
 
 
-def _job(given: read_job.Given) -> Job:
+def _job(contents: DocumentContents) -> Job:
     """Return the job of this host; its script need not be named. Warnings of its documents are left to `train`."""
     environ = dict(os.environ)
     platform = table.detect(environ)
     ours, machine, log = settings.read(environ), look.look(environ), Log(level=50)
-    asks = any(value is not None for value in (given.resource_config, given.input_data_config, given.hyperparameters))
-    if asks and (platform.name == "sagemaker" or given.resource_config is not None):
-        return read_job.read(environ, ours, machine, log, given=given)
+    asks = any(
+        value is not None for value in (contents.resource_config, contents.input_data_config, contents.hyperparameters)
+    )
+    if asks and (platform.name == "sagemaker" or contents.resource_config is not None):
+        return read_job.read(environ, ours, machine, log, contents=contents)
     found, _ = table.read_job(platform, environ, ours, machine, log, interpreter=sys.executable, needs_script=False)
-    return found if given.hyperparameters is None else _with(found, given.hyperparameters)
+    return found if contents.hyperparameters is None else _with(found, contents.hyperparameters)
 
 
 def _with(job: Job, hyperparameters: dict[str, Any]) -> Job:
     """Return *job*, one outside SageMaker, with *hyperparameters*."""
-    own, parameters = read_job.split(hyperparameters)
-    shown = msgspec.structs.replace(job.shown, parameters={**job.shown.parameters, **parameters})
-    return msgspec.structs.replace(job, hyperparameters=own, shown=shown)
+    user, platform = parameters.split(hyperparameters)
+    values = job.spec.platform_values
+    values = msgspec.structs.replace(values, parameters={**values.parameters, **platform})
+    spec = msgspec.structs.replace(job.spec, hyperparameters=user, platform_values=values)
+    return msgspec.structs.replace(job, spec=spec)

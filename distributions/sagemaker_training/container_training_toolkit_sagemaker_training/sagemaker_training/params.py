@@ -1,7 +1,7 @@
 """The names of SageMaker's own hyperparameters and of the variables of a job."""
 
 from toolkit.job.documents import parameters, sagemaker_variables
-from toolkit.train.platforms.sagemaker.read_job import RESERVED
+from toolkit.job.documents.parameters import RESERVED
 
 SAGEMAKER_PREFIX = "sagemaker_"
 CURRENT_HOST_ENV = "CURRENT_HOST"

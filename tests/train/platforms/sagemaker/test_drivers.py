@@ -58,22 +58,22 @@ def test_the_script_and_its_ranks_are_told_by_the_channel(
 
     told = job(tmp_path)
 
-    assert (told.entry, told.source) == ("train.py", str(tmp_path / "input/data/code"))
+    assert (told.spec.entry, told.spec.source) == ("train.py", str(tmp_path / "input/data/code"))
     assert (told.strategy.name, told.strategy.processes_per_host) == (name, per_host)
     assert told.strategy.mpirun_options == options
-    assert (told.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
+    assert (told.spec.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
 
 
 def test_a_script_may_be_named_from_its_folder_as_a_shell_has_it(tmp_path: Path) -> None:
     write(tmp_path, {**SOURCE, "entry_script": "./train.py"}, {})
 
-    assert job(tmp_path).entry == "train.py"
+    assert job(tmp_path).spec.entry == "train.py"
 
 
 def test_an_archive_in_the_channel_is_the_source(tmp_path: Path) -> None:
     write(tmp_path, {**SOURCE, "source_dir": "s3://bucket/code/source.tar.gz"}, {})
 
-    assert job(tmp_path).source == str(tmp_path / "input/data/code/source.tar.gz")
+    assert job(tmp_path).spec.source == str(tmp_path / "input/data/code/source.tar.gz")
 
 
 def test_a_script_finds_what_sm_train_would_tell_it(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_program_that_is_named_wins_over_the_channel(tmp_path: Path) -> None:
 
     told = job(tmp_path)
 
-    assert (told.entry, told.strategy.name, told.argument_style) == ("other.py", "script", "sagemaker")
+    assert (told.spec.entry, told.strategy.name, told.argument_style) == ("other.py", "script", "sagemaker")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_command_of_any_kind_is_ours_where_sm_train_has_started_it(tmp_path: P
 
     told = job(tmp_path, SM_OUTPUT_FAILURE="/opt/ml/output/failure")
 
-    assert (told.entry, told.strategy.name, told.requirements) == ("train.py", "torch_distributed", False)
+    assert (told.spec.entry, told.strategy.name, told.spec.requirements) == ("train.py", "torch_distributed", False)
 
 
 @pytest.mark.parametrize("command", ["train", "/usr/local/bin/train --ignored", "exec train", "cd x && exec train"])
@@ -183,8 +183,13 @@ def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, comma
 
     told = job(tmp_path, SAGEMAKER_TRAINING_MODULE="framework:main")
 
-    assert (told.plugin, told.entry, told.source, told.strategy.name) == ("framework:main", None, None, "script")
-    assert (told.argument_style, told.hyperparameters) == ("sagemaker", {"lr": 0.1})
+    assert (told.spec.plugin, told.spec.entry, told.spec.source, told.strategy.name) == (
+        "framework:main",
+        None,
+        None,
+        "script",
+    )
+    assert (told.argument_style, told.spec.hyperparameters) == ("sagemaker", {"lr": 0.1})
 
 
 def test_a_command_that_is_train_runs_the_script_beside_it_as_the_job_asks(tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_a_command_that_is_train_runs_the_script_beside_it_as_the_job_asks(tmp_p
 
     told = job(tmp_path)
 
-    assert (told.entry, told.strategy.name, told.argument_style) == (
+    assert (told.spec.entry, told.strategy.name, told.argument_style) == (
         SOURCE["entry_script"],
         "torch_distributed",
         "json",
@@ -205,7 +210,7 @@ def test_requirements_are_installed_only_where_the_sender_asks_for_it(
 ) -> None:
     write(tmp_path, {**SOURCE, "requirements": asked}, {})
 
-    assert job(tmp_path).requirements is installs
+    assert job(tmp_path).spec.requirements is installs
 
 
 @pytest.mark.parametrize("name", ["sourcecode.json", "distributed.json"])

@@ -33,7 +33,7 @@ class Given:
         )
         environ = {**golden["environ"], "SAGEMAKER_BASE_DIR": str(base)}
         job = read(environ, Settings(), machine, Log())
-        self.argv = arguments(job.hyperparameters, "sagemaker")
+        self.argv = arguments(job.spec.hyperparameters, "sagemaker")
         merged = golden["environ"] | variables(job, self.argv)
         self.variables = {name: value.replace(str(base), "@BASE@") for name, value in merged.items()}
 

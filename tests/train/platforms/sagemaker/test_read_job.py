@@ -15,12 +15,13 @@ from tests.folders import unlookable
 from toolkit import files
 from toolkit.errors import ContractError, PlatformError, ToolkitError
 from toolkit.job.documents import input_config
+from toolkit.job.documents.parameters import decode_values
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.job.variables import variables
 from toolkit.log import Log
 from toolkit.settings import Settings
-from toolkit.train.platforms.sagemaker.read_job import decoded, folders, read
+from toolkit.train.platforms.sagemaker.read_job import folders, read
 
 ONE_HOST = {"current_host": "algo-1", "hosts": ["algo-1"]}
 GROUPS = [
@@ -315,8 +316,8 @@ def test_unknown_keys_and_nulls_are_no_matter(base: Base) -> None:
     job = base.read()
 
     assert job.cluster.current_group == "homogeneousCluster"
-    assert [channel.mode for channel in job.channels] == ["File", "File"]
-    assert job.shown.resource_config == resources
+    assert [channel.mode for channel in job.spec.channels] == ["File", "File"]
+    assert job.spec.platform_values.resource_config == resources
 
 
 def test_hosts_may_have_any_name(base: Base) -> None:
@@ -436,7 +437,7 @@ def test_a_channel_or_group_that_is_no_folders_name_is_refused(base: Base, name:
 def test_channels_have_a_folder_and_a_mode(base: Base) -> None:
     base.write(inputdataconfig={"train": {"TrainingInputMode": "Pipe"}, "a.b": {"TrainingInputMode": "FastFile"}})
 
-    train, other = base.read().channels
+    train, other = base.read().spec.channels
 
     assert (train.name, train.mode, train.folder) == ("train", "Pipe", base.folder / "input/data/train")
     assert (other.name, other.mode) == ("a.b", "FastFile")
@@ -445,7 +446,7 @@ def test_channels_have_a_folder_and_a_mode(base: Base) -> None:
 def test_documents_may_hold_nan(base: Base) -> None:
     base.file("hyperparameters").write_text('{"a": NaN, "b": "-Infinity"}')
 
-    values = base.read().hyperparameters
+    values = base.read().spec.hyperparameters
 
     assert str(values["a"]) == "nan"
     assert values["b"] == float("-inf")
@@ -454,7 +455,7 @@ def test_documents_may_hold_nan(base: Base) -> None:
 def test_strings_are_read_as_json_once_and_others_stay() -> None:
     given = {"a": "1", "b": '"1"', "c": "one", "d": 1, "e": ["1"], "f": "", "g": "1" * 5_000, "h": "[" * 100_000}
 
-    assert decoded(given) == {**given, "a": 1, "b": "1"}
+    assert decode_values(given) == {**given, "a": 1, "b": "1"}
 
 
 def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
@@ -464,8 +465,8 @@ def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
 
     job = base.read()
 
-    assert job.hyperparameters == {"epochs": 1, "sagemakers": 2}
-    assert job.shown.parameters == {"sagemaker_any": 1}
+    assert job.spec.hyperparameters == {"epochs": 1, "sagemakers": 2}
+    assert job.spec.platform_values.parameters == {"sagemaker_any": 1}
 
 
 # What to run
@@ -485,30 +486,30 @@ def test_transformers_finds_mpis_flag_in_every_job_of_the_model_parallel_library
 ) -> None:
     base.write(hyperparameters={f"sagemaker_{flag}_enabled": "true", "mp_parameters": json.dumps(parallel)})
 
-    assert base.read().shown.parameters == {f"sagemaker_{name}_enabled": True for name in shown}
+    assert base.read().spec.platform_values.parameters == {f"sagemaker_{name}_enabled": True for name in shown}
 
 
 def test_the_entry_point_of_the_variable_beats_that_of_the_hyperparameter(base: Base) -> None:
     base.write(hyperparameters={"sagemaker_program": '"a.py"'})
 
-    assert base.read().entry == "a.py"
-    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}).entry == "b.py"
+    assert base.read().spec.entry == "a.py"
+    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}).spec.entry == "b.py"
     assert base.heard().endswith("SAGEMAKER_PROGRAM names the script, b.py, and wins over sagemaker_program=a.py\n")
-    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}, Settings(program="c.py")).entry == "c.py"
-    assert base.read({}, Settings(job=Path("job.toml"))).entry == "a.py"
+    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}, Settings(program="c.py")).spec.entry == "c.py"
+    assert base.read({}, Settings(job=Path("job.toml"))).spec.entry == "a.py"
     assert "TOOLKIT_JOB=job.toml is not read" in base.heard()
 
 
 def test_the_source_of_the_hyperparameter_beats_that_of_the_variable(base: Base) -> None:
-    assert base.read().source is None
-    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).source == "/env"
+    assert base.read().spec.source is None
+    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).spec.source == "/env"
     base.write(hyperparameters={"sagemaker_submit_directory": '"s3://b/k"'})
-    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).source == "s3://b/k"
+    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).spec.source == "s3://b/k"
 
 
 def test_a_plug_in_is_named_by_its_variable(base: Base) -> None:
-    assert base.read({"SAGEMAKER_TRAINING_MODULE": "a.b:main"}).plugin == "a.b:main"
-    assert base.read({"SAGEMAKER_TRAINING_MODULE": ""}).plugin is None
+    assert base.read({"SAGEMAKER_TRAINING_MODULE": "a.b:main"}).spec.plugin == "a.b:main"
+    assert base.read({"SAGEMAKER_TRAINING_MODULE": ""}).spec.plugin is None
 
 
 @pytest.mark.parametrize(
@@ -524,13 +525,13 @@ def test_the_name_is_the_platforms_else_the_clients(
 ) -> None:
     base.write(hyperparameters=hyperparameters)
 
-    assert base.read(environ).name == name
+    assert base.read(environ).spec.name == name
 
 
 def test_the_region_is_the_jobs_else_the_platforms(base: Base) -> None:
-    assert base.read({"AWS_REGION": "us-east-1"}).shown.variables["SAGEMAKER_REGION"] == "us-east-1"
+    assert base.read({"AWS_REGION": "us-east-1"}).spec.platform_values.variables["SAGEMAKER_REGION"] == "us-east-1"
     base.write(hyperparameters={"sagemaker_region": '"eu-west-1"'})
-    assert base.read({"AWS_REGION": "us-east-1"}).shown.variables["SAGEMAKER_REGION"] == "eu-west-1"
+    assert base.read({"AWS_REGION": "us-east-1"}).spec.platform_values.variables["SAGEMAKER_REGION"] == "eu-west-1"
 
 
 @pytest.mark.parametrize(
@@ -575,7 +576,7 @@ def test_log_levels_are_numbers_or_names(
 ) -> None:
     base.write(hyperparameters=hyperparameters)
 
-    assert base.read(environ).log_level == level
+    assert base.read(environ).spec.log_level == level
     assert base.heard() == ""
 
 
@@ -583,7 +584,7 @@ def test_log_levels_are_numbers_or_names(
 def test_a_bad_log_level_draws_a_warning_and_is_20(base: Base, level: str) -> None:
     base.write(hyperparameters={"sagemaker_container_log_level": level})
 
-    assert base.read().log_level == 20
+    assert base.read().spec.log_level == 20
     assert "sagemaker_container_log_level: expected a number or a name such as INFO" in base.heard()
 
 
@@ -810,17 +811,17 @@ LIST = [{"Name": "loss", "Regex": "loss=(.*)"}]
 
 
 def test_metric_definitions_are_read_where_there_are_any(base: Base) -> None:
-    assert base.read().metric_definitions == ()
-    assert base.write(metric_definition_regex=[]).read().metric_definitions == ()
-    assert base.write(metric_definition_regex={}).read().metric_definitions == ()
-    assert base.write(metric_definition_regex=LIST).read().metric_definitions == (("loss", "loss=(.*)"),)
+    assert base.read().spec.metric_definitions == ()
+    assert base.write(metric_definition_regex=[]).read().spec.metric_definitions == ()
+    assert base.write(metric_definition_regex={}).read().spec.metric_definitions == ()
+    assert base.write(metric_definition_regex=LIST).read().spec.metric_definitions == (("loss", "loss=(.*)"),)
 
 
 def test_metric_definitions_of_another_shape_draw_a_warning_only(base: Base) -> None:
     """That file is not documented; a job must not fail because of it."""
     job = base.write(metric_definition_regex=[1]).read()
 
-    assert job.metric_definitions == ()
+    assert job.spec.metric_definitions == ()
     assert f"{base.file('metric_definition_regex')}: $[0]: expected an object, found 1" in base.heard()
 
 
@@ -829,7 +830,7 @@ def test_a_metrics_file_of_the_users_own_wins(base: Base, tmp_path: Path) -> Non
     own = tmp_path / "own.json"
     own.write_text('{"acc": "acc=(.*)"}')
 
-    assert base.read(settings=Settings(metrics=own)).metric_definitions == (("acc", "acc=(.*)"),)
+    assert base.read(settings=Settings(metrics=own)).spec.metric_definitions == (("acc", "acc=(.*)"),)
 
 
 @pytest.mark.parametrize("write", [lambda _: None, lambda file: file.write_text("[1]"), lambda file: file.mkdir()])
@@ -919,7 +920,7 @@ def test_awss_pytorch_images_tell_the_script_torchs_version_and_their_plug_in(
 
     job = base.read(plugin)
 
-    assert job.plugin is None
+    assert job.spec.plugin is None
     assert job.environ["SM_DLC_TORCH_VERSION"] == "2.5.1+cu124"
     assert variables(job, ())["SM_FRAMEWORK_MODULE"] == plugin["SAGEMAKER_TRAINING_MODULE"]
     assert base.read({**plugin, "SM_DLC_TORCH_VERSION": "own"}).environ["SM_DLC_TORCH_VERSION"] == "own"

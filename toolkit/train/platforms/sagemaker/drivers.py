@@ -15,12 +15,12 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.folders import may_exist
+from toolkit.job.cluster import Cluster
 from toolkit.job.documents.input_config import load, typed
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.train.platforms.place import Place
 
 ASSIGNED = lazy(r"[A-Za-z_]\w*=")
 # Programs that become another one, or start it and pass signals on: their options with a value of its own, and how many
@@ -65,8 +65,8 @@ class Distributed(Record, frozen=True, kw_only=True):
     mpi_additional_options: tuple[str, ...] | None = None
 
 
-def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return *spec*, which names no script, with what the channel's documents ask for.
+def with_sdk_drivers(spec: JobSpec, cluster: Cluster, data: Path, environ: Mapping[str, str]) -> JobSpec:
+    """Return *spec*, which names no script, with the values of the channel's documents.
 
     The job's command may be `train` itself, or a program that starts it: sm_train.sh runs it in place of the SDK's own
     drivers. Without an entry_script beside it, *spec* is returned unchanged: the image names the script.
@@ -77,13 +77,13 @@ def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
     by_the_sdk = SDK_SETS in environ  # Then sm_train.sh runs, and its command, whatever it is, has started us.
-    is_ours = bool(source.command) and (by_the_sdk or starts_train(source.command or ""))
-    if not source.entry_script and is_ours:
+    starts_us = bool(source.command) and (by_the_sdk or starts_train(source.command or ""))
+    if not source.entry_script and starts_us:
         return spec
-    if (source.command and not is_ours) or not source.entry_script:
-        found = f"the command {source.command!r}" if source.command else "none"
+    if (source.command and not starts_us) or not source.entry_script:
+        command = f"the command {source.command!r}" if source.command else "none"
         raise ContractError(
-            f"$.entry_script: expected a script, found {found}",
+            f"$.entry_script: expected a script, found {command}",
             where=str(file),
             hint="Commands are sm_train.sh's: leave the job's entry point as ModelTrainer sets it.",
         )
@@ -94,8 +94,8 @@ def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str
             where=str(file),
             hint="Rename the file.",
         )
-    sent = source.source_dir or ""
-    submitted = str(data / "code" / (Path(sent).name if sent.endswith(".tar.gz") else "")) if sent else None
+    folder = source.source_dir or ""
+    submitted = str(data / "code" / (Path(folder).name if folder.endswith(".tar.gz") else "")) if folder else None
     return msgspec.structs.replace(
         spec,
         entry=source.entry_script.removeprefix("./"),
@@ -105,16 +105,18 @@ def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str
         requirements=source.requirements is not None and is_known,  # sm_train.sh has installed any other.
         strategy=_strategy(data) or spec.strategy,
         argument_style="json",  # As the SDK's own drivers write arguments.
-        defaults={**spec.defaults, **_variables(source.entry_script, place, data)},
-        shown=msgspec.structs.replace(spec.shown, module_dir=submitted or spec.shown.module_dir),
+        defaults={**spec.defaults, **_variables(source.entry_script, cluster, data)},
+        platform_values=msgspec.structs.replace(
+            spec.platform_values, module_dir=submitted or spec.platform_values.module_dir
+        ),
     )
 
 
 def starts_train(command: str) -> bool:
     """True if the last program of the shell command *command* is `train`.
 
-    >>> [starts_train(it) for it in ("exec train", "cd x && A=1 exec /opt/venv/bin/train --y", "train && rm x", "a; b")]
-    [True, True, False, False]
+    >>> starts_train("cd x && A=1 exec /opt/venv/bin/train --y"), starts_train("train && rm x")
+    (True, False)
     """
     import shlex
 
@@ -128,7 +130,7 @@ def starts_train(command: str) -> bool:
         return False  # No closing quotation: not even a shell takes it.
     while words and set(words[-1]) == {";"}:
         words.pop()
-    last = max((at for at, word in enumerate(words) if set(word) <= set(";&|")), default=-1)
+    last = max((index for index, word in enumerate(words) if set(word) <= set(";&|")), default=-1)
     words = words[last + 1 :]
     while words and (ASSIGNED.match(words[0]) or Path(words[0]).name in STARTERS):
         words = words[1:] if ASSIGNED.match(words[0]) else _started(words)
@@ -141,32 +143,32 @@ def _without_redirections(words: list[str]) -> list[str]:
 
     A number before one may be an argument, too (`train 2 >log`): what is left tells the program, not its arguments.
     """
-    kept: list[str] = []
-    at = 0
-    while at < len(words):
-        if set(words[at]) <= set("<>&|") and set(words[at]) & set("<>"):
-            if kept and kept[-1].isdecimal():
-                kept.pop()
-            at += 1  # And the file or descriptor behind it.
+    rest: list[str] = []
+    index = 0
+    while index < len(words):
+        if set(words[index]) <= set("<>&|") and set(words[index]) & set("<>"):
+            if rest and rest[-1].isdecimal():
+                rest.pop()
+            index += 1  # And the file or descriptor behind it.
         else:
-            kept.append(words[at])
-        at += 1
-    return kept
+            rest.append(words[index])
+        index += 1
+    return rest
 
 
 def _started(words: list[str]) -> list[str]:
     """Return the words that the starter *words*[0] makes its program."""
     with_value, before = STARTERS[Path(words[0]).name]
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        if words[at] == "--":
-            at += 1
+    index = 1
+    while index < len(words) and words[index].startswith("-"):
+        if words[index] == "--":
+            index += 1
             break
-        at += 2 if words[at] in with_value else 1
-    return words[at + before :]
+        index += 2 if words[index] in with_value else 1
+    return words[index + before :]
 
 
-def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:
+def _variables(entry: str, cluster: Cluster, data: Path) -> dict[str, str]:
     """Return the variables that scripts get from sm_train.sh and not from `train`."""
     drivers = data / "sm_drivers"
     return {
@@ -176,19 +178,19 @@ def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:
         "SM_ENTRY_SCRIPT": entry,
         "SM_DISTRIBUTED_DRIVER_DIR": str(drivers / "distributed_drivers"),
         "SM_DISTRIBUTED_CONFIG": json.dumps(_distributed(data)),
-        "SM_HOST_COUNT": str(len(place.hosts)),
-        "SM_CURRENT_HOST_RANK": str(place.hosts.index(place.current)),
-        "SM_MASTER_ADDR": place.hosts[0],
+        "SM_HOST_COUNT": str(len(cluster.hosts)),
+        "SM_CURRENT_HOST_RANK": str(cluster.hosts.index(cluster.current)),
+        "SM_MASTER_ADDR": cluster.hosts[0],
         "SM_MASTER_PORT": str(PORT),
     }
 
 
 def _strategy(data: Path) -> Strategy | None:
-    asked = _distributed(data)
-    if not asked:
+    distributed = _distributed(data)
+    if not distributed:
         return None
-    shared = typed(asked, Distributed, data / "sm_drivers/distributed.json")
-    if "mpi_additional_options" not in asked:
+    shared = typed(distributed, Distributed, data / "sm_drivers/distributed.json")
+    if "mpi_additional_options" not in distributed:
         return Strategy(name="torch_distributed", processes_per_host=shared.process_count_per_node)
     options = " ".join(shared.mpi_additional_options or ())
     return Strategy(

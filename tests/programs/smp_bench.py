@@ -1,4 +1,4 @@
-"""What scripts/bench-modelparallel measures on each rank. Arguments: the part, its options as JSON. Prints a line of
+"""The measurements of scripts/bench-modelparallel on each rank. Arguments: the part, its options as JSON. Prints a line of
 JSON for each run."""
 
 import contextlib

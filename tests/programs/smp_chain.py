@@ -189,7 +189,7 @@ def dropout(microbatches):
 
 
 def mistakes():
-    """What a step that the chain runs does differently from the first one, and what fails on another rank."""
+    """Steps of the chain that differ from the first one, and steps that fail on another rank."""
     model = begin("interleaved", 4)
     said = []
     kind = "first"

@@ -231,13 +231,13 @@ def by_attributes(keeps):
             for parameter in each[0].parameters():
                 if parameter.device.type != "meta":
                     parameter.data.mul_(1.25)
-    why = runner().shortcut.why
+    why = runner().shortcut.reason
     end()
     return max(differences), why
 
 
 def unseen():
-    """What no argument tells: another mode of autograd inside the function, and a change on one rank alone."""
+    """Changes that no argument shows: another mode of autograd inside the function, a change on one rank alone."""
     value = torch.linspace(-1, 1, BATCH * SIZE).reshape(BATCH, SIZE)
     said = []
     model = begin(build())

@@ -22,7 +22,7 @@ def is_finite(gradient):
 
 
 class Twice(torch.autograd.Function):
-    """What takes a tensor past torch's functions."""
+    """Uses of a tensor past torch's functions."""
 
     @staticmethod
     def forward(ctx, x):

@@ -324,7 +324,7 @@ def compared(net, steps=2, evaluates=None, microbatch=None):
 
 def changes(name, is_far):
     global MICROBATCHES
-    far.FROM_BYTES = 0 if is_far else 1 << 30
+    far.MIN_REMOTE_BYTES = 0 if is_far else 1 << 30
     MICROBATCHES = 1 if name == "a buffer" else 2  # The order of microbatches is the server's own.
     manual()
     net = Net(*CHANGES[name])
@@ -436,7 +436,7 @@ def chain():
     error = compared(net, steps=3)
     from toolkit.rank.modelparallel.torch.step import runner
 
-    return [error, len(runner().shortcut._steps), runner().shortcut.why]
+    return [error, len(runner().shortcut._steps), runner().shortcut.reason]
 
 
 WITHOUT_DEFAULTS = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Muon": {"lr": 0.1}, "ASGD": {"t0": 0, "lr": 0.1}}
@@ -813,7 +813,7 @@ def lazy():
 
 
 def clips(how):
-    """Whether plain torch's clipping is noticed, and once."""
+    """Plain torch's clipping is noticed, once."""
     manual()
     net = Two()
     smp.set_partition(net.far, 1)

@@ -129,7 +129,7 @@ class Row(nn.Module):
 
 
 def tensors_sent():
-    """How often a tensor of the row, 128 x 128, is sent to another rank in a step, by receiver."""
+    """Count by receiver how often a tensor of the row, 128 x 128, is sent to another rank in a step."""
     smp.init({"partitions": 4, "auto_partition": False, "default_partition": 0})
     row = smp.DistributedModel(Row())
     messenger, sent = world.current().messenger, []

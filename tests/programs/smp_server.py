@@ -168,7 +168,7 @@ def run(pipeline, microbatches):
 
 said = []
 for pipeline, microbatches, is_far in json.loads(sys.argv[1]):
-    remote_tensor.FROM_BYTES = 0 if is_far else 1 << 30
+    remote_tensor.MIN_REMOTE_BYTES = 0 if is_far else 1 << 30
     said.append(run(pipeline, microbatches))
     smp.barrier()
     smp.shutdown()

@@ -1,6 +1,6 @@
-"""What a step keeps and refuses; at the end the last rank dies inside one. Prints a JSON object before the end, and one after it.
+"""Tensors that a step keeps, and calls that it refuses; at the end the last rank dies inside one.
 
-Three ranks, 4 microbatches, manual partitions.
+Prints a JSON object before the end, and one after it. Three ranks, 4 microbatches, manual partitions.
 """
 
 import copy

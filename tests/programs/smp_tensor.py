@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class DistributedMixer(nn.Module):
-    """What replaces Mixer: other arguments, the same parameters, other results."""
+    """Replaces Mixer: other arguments, the same parameters, other results."""
 
     def __init__(self, width, fused_softmax=True):
         super().__init__()
@@ -121,7 +121,7 @@ def gap(found, wanted):
 
 
 def part_of(whole, parameter):
-    """What this rank has of *whole*, by shapes alone."""
+    """Return the shapes of this rank's parts of *whole*."""
     for axis, (size, part) in enumerate(zip(whole.shape, parameter.shape)):
         if size != part:
             return whole.tensor_split(smp.tp_size(), axis)[smp.tp_rank()]
@@ -301,7 +301,7 @@ def inside(modules, cls=nn.Module):
 
 
 def refused(folder):
-    """What cannot be distributed, and steps whose arguments do not fit; two tensor parallel ranks with equal samples."""
+    """Modules that cannot be distributed, and steps whose arguments do not fit; two tensor parallel ranks with equal samples."""
     shared = Mixer(4)
     outside = inside({"mixer": shared, "tied": nn.Linear(8, 8)})
     outside.tied.weight = shared.mix.weight

@@ -29,7 +29,7 @@ def until(holds, what):
 
 def await_answer(microbatch):
     def is_here():
-        ready = list(runner().remote.scheduler._ready)
+        ready = list(runner().agent.scheduler._ready)
         return any(each.urgency == Urgency.ANSWERED and each.task.microbatch == microbatch for each in ready)
 
     until(is_here, f"the answer for microbatch {microbatch}")

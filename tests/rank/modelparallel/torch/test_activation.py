@@ -111,5 +111,14 @@ def test_offloaded_inputs_come_back_some_modules_before_the_backward_pass_needs_
     torch.testing.assert_close(found, first.grad)
     assert events == [
         *(f"store {number}" for number in range(5)),
-        *("load 4", "load 3", "load 2", "use 4", "load 1", "use 3", "load 0", "use 2", "use 1", "use 0"),
+        "load 4",
+        "load 3",
+        "load 2",
+        "use 4",
+        "load 1",
+        "use 3",
+        "load 0",
+        "use 2",
+        "use 1",
+        "use 0",
     ]

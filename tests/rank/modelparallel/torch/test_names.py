@@ -107,7 +107,8 @@ MODULES = (
         for name in ("nn", "optimizers", "state_mod", "utils", "amp", "patches.checkpoint", "exceptions")
     ),
     *(f"torch.nn.huggingface.{name}" for name in ("gpt2", "gptj", "gptneo", "gptneox", "bert", "roberta", "t5", "vit")),
-    *("test.torch.utils", "backend.exceptions"),
+    "test.torch.utils",
+    "backend.exceptions",
 )
 # Not there, since no release can have had it: smdistributed.modelparallel.torch.nn.huggingface.j, in one revision.
 

@@ -13,14 +13,37 @@ pytestmark = pytest.mark.torch
 
 EXACT = 1e-9
 CHANGES = (
-    *("scaled", "scaled without a graph", "scaled, without a gradient", "scaled under no_grad", "gets a gradient"),
-    *("returned", "returned as it is", "a row", "a view", "stays there", "in containers", "containers", "a buffer"),
-    *("in inference mode", "overlapping not"),
+    "scaled",
+    "scaled without a graph",
+    "scaled, without a gradient",
+    "scaled under no_grad",
+    "gets a gradient",
+    "returned",
+    "returned as it is",
+    "a row",
+    "a view",
+    "stays there",
+    "in containers",
+    "containers",
+    "a buffer",
+    "in inference mode",
+    "overlapping not",
 )
 FIRST_STEPS = ("detached", "second", "several", "keeps")
 SEPARABLE = (
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop"),
-    *("Rprop", "SGD"),
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "ASGD",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
 )
 CAUGHT = ["KeyError: 'k'", "ValueError: v", "FileNotFoundError: [Errno 2] no file: 'x'", "Own: o", "Local: 'u'"]
 
@@ -104,8 +127,16 @@ def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_th
 
 
 LATER = (
-    *("replaces_far", "replaces_a_part", "appends", "replaces_near", "wraps", "replaces_a_parameter", "ties", "copies"),
-    *("unfreezes", "ties_new_ones"),
+    "replaces_far",
+    "replaces_a_part",
+    "appends",
+    "replaces_near",
+    "wraps",
+    "replaces_a_parameter",
+    "ties",
+    "copies",
+    "unfreezes",
+    "ties_new_ones",
 )
 
 

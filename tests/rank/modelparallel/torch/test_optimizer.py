@@ -23,8 +23,16 @@ def test_partitions_replicas_and_shards_train_as_one_process_and_resume_on_other
     elements: list[int] = [rank["state_elements"] for rank in said]
     assert max(elements) < 0.4 * sum(elements), elements
     assert {path.name for path in saved.iterdir()} == {
-        *("newest", "one", "optimizer_one", "user_content_one", "two", "optimizer_two", "user_content_two"),
-        *("two_partial", "mine_0", "mine_1"),
+        "newest",
+        "one",
+        "optimizer_one",
+        "user_content_one",
+        "two",
+        "optimizer_two",
+        "user_content_two",
+        "two_partial",
+        "mine_0",
+        "mine_1",
     }
     kinds = ("model_{}_0.pt", "optimizer_{}_0_0.pt", "optimizer_{}_0_1.pt")
     parts = {kind.format(pp) for kind in kinds for pp in (0, 1)} | {"user_content.pt"}

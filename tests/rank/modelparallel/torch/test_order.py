@@ -1,4 +1,4 @@
-"""The order in which the module server's tasks get the baton."""
+"""The order in which the module server's tasks get the execution token."""
 
 import functools
 import queue
@@ -19,7 +19,7 @@ class Alone:
 
 
 def test_tasks_of_a_step_run_forward_and_backward_by_turns_each_by_number() -> None:
-    from toolkit.rank.modelparallel.torch.order import Order, Task
+    from toolkit.rank.modelparallel.torch.order import Task, TaskOrder
     from toolkit.rank.modelparallel.torch.scheduler import Scheduler
 
     scheduler, ran = Scheduler(), queue.SimpleQueue[str]()
@@ -34,42 +34,42 @@ def test_tasks_of_a_step_run_forward_and_backward_by_turns_each_by_number() -> N
         scheduler.start(task, functools.partial(ran.put, name))
     assert ran.empty()
 
-    scheduler.open(0, Order())
+    scheduler.open(0, TaskOrder())
 
     found = [ran.get(timeout=WITHIN_S) for _ in range(5)]
     assert found == ["forward 0", "backward 5", "forward 1", "backward 6", "forward 2"]
     scheduler.close(WITHIN_S)
-    scheduler.open(1, Order())
+    scheduler.open(1, TaskOrder())
     assert ran.get(timeout=WITHIN_S) == "next step"
     scheduler.close(WITHIN_S)
 
 
-def test_answers_come_first_then_who_gave_way_to_them_and_the_turn_stays_as_it_is() -> None:
-    from toolkit.rank.modelparallel.torch.order import Order, Ready, Task, Urgency
+def test_answers_come_first_then_tasks_that_yielded_to_them_and_the_turn_does_not_change() -> None:
+    from toolkit.rank.modelparallel.torch.order import ReadyTask, Task, TaskOrder, Urgency
 
-    order = Order()
+    order = TaskOrder()
     waiting = [
-        Ready(Task((0, number), is_backward=is_backward), lambda: None, 0, urgency)
+        ReadyTask(Task((0, number), is_backward=is_backward), lambda: None, 0, urgency)
         for number, is_backward, urgency in (
             (0, True, Urgency.OTHER),
             (1, False, Urgency.OTHER),
-            (2, True, Urgency.GAVE_WAY),
+            (2, True, Urgency.YIELDED),
             (3, False, Urgency.ANSWERED),
             (4, True, Urgency.ANSWERED),
         )
     ]
 
-    found = [order.take(waiting, 0) for _ in range(5)]
+    found = [order.pop_next(waiting, 0) for _ in range(5)]
 
     assert [each and each.task.microbatch for each in found] == [4, 3, 2, 1, 0]
 
 
 def test_a_step_that_deviates_from_a_deterministic_order_goes_on_with_a_warning() -> None:
-    from toolkit.rank.modelparallel.torch.order import STUCK_AFTER_S, Orders, Task
+    from toolkit.rank.modelparallel.torch.order import STUCK_AFTER_S, StepOrders, Task
     from toolkit.rank.modelparallel.torch.scheduler import Scheduler
 
     scheduler, ran = Scheduler(), queue.SimpleQueue[int]()
-    orders = Orders(Alone(), (0,), deterministic=True, poke=scheduler.poke)
+    orders = StepOrders(Alone(), (0,), deterministic=True, on_label=scheduler.reconsider)
 
     def steps(step: int, *microbatches: int) -> None:
         scheduler.open(step, orders.begin(step, "kind"))
@@ -88,23 +88,23 @@ def test_a_step_that_deviates_from_a_deterministic_order_goes_on_with_a_warning(
     assert ran.empty()
 
     assert scheduler.is_stuck
-    assert orders.patience_s == 1
+    assert orders.check_interval_s == 1
     with pytest.warns(UserWarning, match="this step calls other modules than the first one of its kind did"):
         for _ in range(int(STUCK_AFTER_S)):
-            orders.look(scheduler)
+            orders.check_progress(scheduler)
 
     assert ran.get(timeout=WITHIN_S) == 7
     scheduler.close(WITHIN_S)
 
 
 def test_followers_take_the_first_tensor_parallel_ranks_order_and_drop_what_a_failed_step_left() -> None:
-    from toolkit.rank.modelparallel.torch.order import Order, Ready, Task
+    from toolkit.rank.modelparallel.torch.order import ReadyTask, Task, TaskOrder
 
     labels = deque([(0, 9, "start"), (1, 1, "start"), (1, 0, "start")])
-    ready = [Ready(Task((1, number)), lambda: None, number) for number in (0, 1)]
-    order = Order(labels)
+    ready = [ReadyTask(Task((1, number)), lambda: None, number) for number in (0, 1)]
+    order = TaskOrder(labels)
 
-    found = [order.take(ready, 1) for _ in range(3)]
+    found = [order.pop_next(ready, 1) for _ in range(3)]
 
     assert [each and each.task.microbatch for each in found] == [1, 0, None]
     assert not labels

@@ -167,14 +167,32 @@ def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_o
 # the first block of each of four microbatches alone where that changes nothing of what it asks.
 UNSEEN = ("always plain", "always lays out", "once reads", "once prints", "once keeps", "once hooks", "once detaches")
 WIDE = (
-    *("once changes it", "once changes its data", "once changes it as numpy", "once computes", "once draws"),
-    *("once changes its argument", "once returns two", "once raises", "once is its argument", "once fails"),
-    *("once leaves out", "once thaws and leaves out", "once calls twice", "once without gradients", "always counts"),
+    "once changes it",
+    "once changes its data",
+    "once changes it as numpy",
+    "once computes",
+    "once draws",
+    "once changes its argument",
+    "once returns two",
+    "once raises",
+    "once is its argument",
+    "once fails",
+    "once leaves out",
+    "once thaws and leaves out",
+    "once calls twice",
+    "once without gradients",
+    "always counts",
     "once counts in a buffer",
 )
 SMALL = (
-    *("once changes a part", "once turns", "once ends early", "once another argument", "once adds another's"),
-    *("once evaluates", "always draws", "always changes its argument"),
+    "once changes a part",
+    "once turns",
+    "once ends early",
+    "once another argument",
+    "once adds another's",
+    "once evaluates",
+    "always draws",
+    "always changes its argument",
 )
 
 

@@ -89,7 +89,7 @@ def lambda_named_one() -> Any:
 
 
 def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of_all_else() -> None:
-    from toolkit.rank.modelparallel.torch.step_outputs import merged
+    from toolkit.rank.modelparallel.torch.step_outputs import merge_outputs
 
     results = [
         {
@@ -104,7 +104,7 @@ def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of
         for n in (1, 3)
     ]
 
-    found = merged(results)
+    found = merge_outputs(results)
 
     loss = found["loss"]
     assert (loss.reduce_mean().item(), loss.reduce_sum().item(), sum(loss).item(), loss[-1].item()) == (2, 4, 4, 3)
@@ -140,9 +140,9 @@ def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of
     ],
 )
 def test_results_without_tensors_are_lists_of_one_value_for_each_microbatch(results: list[Any], found: Any) -> None:
-    from toolkit.rank.modelparallel.torch.step_outputs import merged
+    from toolkit.rank.modelparallel.torch.step_outputs import merge_outputs
 
-    assert merged(results) == found
+    assert merge_outputs(results) == found
 
 
 def test_step_outputs_without_tensors_say_so() -> None:
@@ -156,9 +156,9 @@ def test_step_outputs_without_tensors_say_so() -> None:
 
 
 def test_detached_results_have_no_graph() -> None:
-    from toolkit.rank.modelparallel.torch.step_outputs import StepOutput, detached
+    from toolkit.rank.modelparallel.torch.step_outputs import StepOutput, detach_tensors
 
     x = torch.ones(2, requires_grad=True) * 2
 
-    assert not detached({"a": [x]})["a"][0].requires_grad
+    assert not detach_tensors({"a": [x]})["a"][0].requires_grad
     assert not StepOutput([x]).detach().outputs[0].requires_grad

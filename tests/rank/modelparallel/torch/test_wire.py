@@ -24,9 +24,9 @@ def sent(value: Any) -> Any:
     from toolkit.rank.modelparallel.torch import wire
 
     skeleton, tensors = wire.pack(value)
-    forms = wire.forms(tensors)
-    copies = [memoryview(bytearray(buffer)) for buffer in wire.buffers(tensors)]
-    return wire.unpack(skeleton, wire.tensors_of(forms, copies, torch.device("cpu")))
+    metas = wire.describe(tensors)
+    copies = [memoryview(bytearray(buffer)) for buffer in wire.get_buffers(tensors)]
+    return wire.unpack(skeleton, wire.rebuild_tensors(metas, copies, torch.device("cpu")))
 
 
 def test_tensors_arrive_at_any_depth_of_any_object() -> None:

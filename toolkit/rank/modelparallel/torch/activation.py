@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a module saves for the backward pass is dropped, and computed again there.
+"""Activation checkpointing: a module's activations are dropped after the forward pass, and recomputed in the backward.
 
 torch.utils.checkpoint (not re-entrant) does it. A module that spans partitions is not checkpointed itself, since its
 recomputation would call other ranks: its largest parts that lie on one partition are.
@@ -25,16 +25,16 @@ from toolkit.rank.modelparallel.torch.remote import region
 from toolkit.records import Record
 
 WHERE = "smp.set_activation_checkpointing"
-# The attribute of a module that holds its plan, and of one whose forward is checkpointed.
+# The attribute of a module that holds its plan, and of a module whose forward is checkpointed.
 MARK, DONE = "_smp_checkpointing", "_smp_checkpointed"
 
 
-class Plan(Record, frozen=True, kw_only=True):
-    """How a module is checkpointed; see set_activation_checkpointing. `together`: layers in one group, 0: all."""
+class CheckpointPlan(Record, frozen=True, kw_only=True):
+    """The options of a checkpointed module. `group_size`: the number of layers in one group, 0: all."""
 
     preserve_rng_state: bool = True
     pack_args_as_tuple: bool = False
-    together: int = 1
+    group_size: int = 1
 
 
 def set_activation_checkpointing(
@@ -59,38 +59,38 @@ def set_activation_checkpointing(
             "smp.patches.checkpoint.checkpoint(function, ...) in the model's forward"
         )
     if isinstance(module, nn.ModuleList):
-        for one in module:
-            set_activation_checkpointing(one, preserve_rng_state=preserve_rng_state)
+        for child in module:
+            set_activation_checkpointing(child, preserve_rng_state=preserve_rng_state)
         return
     if not isinstance(module, nn.Sequential) and (pack_args_as_tuple or strategy != "each"):
         raise SMPError(
             f"{WHERE}: expected strategy and pack_args_as_tuple for an nn.Sequential, found them for "
             f"{type(module).__name__}: leave them out, or give the nn.Sequential in it"
         )
-    plan = Plan(
-        preserve_rng_state=preserve_rng_state, pack_args_as_tuple=pack_args_as_tuple, together=_together(strategy)
+    plan = CheckpointPlan(
+        preserve_rng_state=preserve_rng_state, pack_args_as_tuple=pack_args_as_tuple, group_size=_group_size(strategy)
     )
     setattr(module, MARK, plan)
 
 
 def begin(model: Any) -> None:
-    """Checkpoint what is marked in *model*, a DistributedModel that was just partitioned, and offload if it is asked.
+    """Checkpoint the marked modules of *model*, a DistributedModel that was just partitioned; offload if configured.
 
     Raises:
         SMPError: offload_activations without a checkpointed module in the whole model.
     """
-    here = world.current()
+    this_world = world.current()
     marked = [(path, module) for path, module in model.module.named_modules() if MARK in vars(module)]
-    if here.cfg.offload_activations and not marked:
+    if this_world.cfg.offload_activations and not marked:
         raise SMPError(
             "expected checkpointed modules beside offload_activations, found none: call "
             "smp.set_activation_checkpointing before the first step, or remove the parameter"
         )
-    partition = here.rank_in("pp")
+    partition = this_world.rank_in("pp")
     for path, module in marked:
         _apply(path, module, getattr(module, MARK), model.assignment().__getitem__, partition)
-    if here.cfg.offload_activations:
-        offload.begin(model.device, here.cfg.activation_loading_horizon)
+    if this_world.cfg.offload_activations:
+        offload.begin(model.device, this_world.cfg.activation_loading_horizon)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
@@ -99,9 +99,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: boo
     For use in the model's forward (smp.patches.checkpoint.checkpoint). A module that is not whole on this rank's
     partition is called without.
     """
-    if isinstance(function, nn.Module) and not _is_here(function):
+    if isinstance(function, nn.Module) and not _is_local(function):
         return function(*args, **kwargs)
-    return _run(function, Plan(preserve_rng_state=preserve_rng_state), args, kwargs)
+    return _run(function, CheckpointPlan(preserve_rng_state=preserve_rng_state), args, kwargs)
 
 
 def checkpoint_sequential(
@@ -116,8 +116,8 @@ def checkpoint_sequential(
     Raises:
         SMPError: an unknown strategy.
     """
-    plan = Plan(
-        preserve_rng_state=preserve_rng_state, pack_args_as_tuple=pack_args_as_tuple, together=_together(strategy)
+    plan = CheckpointPlan(
+        preserve_rng_state=preserve_rng_state, pack_args_as_tuple=pack_args_as_tuple, group_size=_group_size(strategy)
     )
     layers = list(sequential)
     return _Groups(plan, layers, {id(layer) for layer in layers})(input)
@@ -127,20 +127,20 @@ def grouped(sequential: nn.Module, layers: Sequence[nn.Module]) -> Callable[[Any
     """Return a function that calls *layers*, consecutive ones of *sequential*, by the plan of *sequential*, if any."""
     plan = getattr(sequential, MARK, None)
     if plan is None:
-        return _Groups(Plan(pack_args_as_tuple=True), layers, set())
+        return _Groups(CheckpointPlan(pack_args_as_tuple=True), layers, set())
     return _Groups(plan, layers, {id(layer) for layer in layers})
 
 
 class _Groups:
     """Calls *layers* in order; consecutive ones that are in *local* are checkpointed in groups."""
 
-    def __init__(self, plan: Plan, layers: Sequence[nn.Module], local: set[int]) -> None:
+    def __init__(self, plan: CheckpointPlan, layers: Sequence[nn.Module], local: set[int]) -> None:
         self._plan = plan
         self._groups: list[tuple[bool, list[nn.Module]]] = []
         for is_local, run in groupby(layers, key=lambda layer: id(layer) in local):
-            several = list(run)
-            size = plan.together or len(several)
-            self._groups += [(is_local, several[begin : begin + size]) for begin in range(0, len(several), size)]
+            run_layers = list(run)
+            size = plan.group_size or len(run_layers)
+            self._groups += [(is_local, run_layers[begin : begin + size]) for begin in range(0, len(run_layers), size)]
 
     def __call__(self, value: Any) -> Any:
         for is_local, group in self._groups:
@@ -149,33 +149,35 @@ class _Groups:
 
     def _call(self, group: Sequence[nn.Module], value: Any) -> Any:
         for layer in group:
-            several = isinstance(value, tuple) and not self._plan.pack_args_as_tuple
-            value = layer(*value) if several else layer(value)
+            unpacks = isinstance(value, tuple) and not self._plan.pack_args_as_tuple
+            value = layer(*value) if unpacks else layer(value)
         return value
 
 
-def _is_here(module: nn.Module) -> bool:
+def _is_local(module: nn.Module) -> bool:
     model = state.model
     if model is None or not model.partitioned or (path := model.path_of(module)) is None:
         return True
     return _devices(path, module, model.assignment().__getitem__) == {world.current().rank_in("pp")}
 
 
-def _apply(path: str, module: nn.Module, plan: Plan, device_of: Callable[[str], int], here: int) -> None:
-    """Checkpoint *module*, or the largest parts of it that lie on one partition, where that is *here*."""
+def _apply(
+    path: str, module: nn.Module, plan: CheckpointPlan, device_of: Callable[[str], int], own_device: int
+) -> None:
+    """Checkpoint *module*, or the largest parts of it that lie on one partition, if that is *own_device*."""
     children = [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
     if isinstance(module, nn.Sequential):
-        local = {id(child) for name, child in children if _devices(name, child, device_of) == {here}}
+        local = {id(child) for name, child in children if _devices(name, child, device_of) == {own_device}}
         module.forward = _Groups(plan, list(module), local)  # type: ignore[method-assign]
     elif len(_devices(path, module, device_of)) == 1 and not isinstance(module, nn.ModuleList | nn.ModuleDict):
-        if device_of(path) == here:
+        if device_of(path) == own_device:
             _wrap(module, plan)
         return
     for name, child in children:
-        _apply(name, child, plan, device_of, here)
+        _apply(name, child, plan, device_of, own_device)
 
 
-def _wrap(module: nn.Module, plan: Plan) -> None:
+def _wrap(module: nn.Module, plan: CheckpointPlan) -> None:
     if DONE in vars(module):
         return
     module.forward = _Checkpointed(module.forward, plan)
@@ -185,7 +187,7 @@ def _wrap(module: nn.Module, plan: Plan) -> None:
 class _Checkpointed:
     """A module's *forward*, checkpointed by *plan*. A class: a module that is pickled takes it along."""
 
-    def __init__(self, forward: Callable[..., Any], plan: Plan) -> None:
+    def __init__(self, forward: Callable[..., Any], plan: CheckpointPlan) -> None:
         self._forward, self._plan = forward, plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -196,7 +198,7 @@ def _devices(path: str, module: nn.Module, device_of: Callable[[str], int]) -> s
     return {device_of(name) for name, _ in module.named_modules(prefix=path)}
 
 
-def _run(function: Callable[..., Any], plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(function: Callable[..., Any], plan: CheckpointPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call *function* checkpointed; plainly inside another checkpointed function, and without gradients."""
     if region.checkpointed or not torch.is_grad_enabled():
         return function(*args, **kwargs)
@@ -220,7 +222,7 @@ def _inside(again: bool) -> Iterator[None]:
         region.checkpointed = region.again = False
 
 
-def _together(strategy: str) -> int:
+def _group_size(strategy: str) -> int:
     kind, _, number = strategy.partition("_")
     if strategy == "each":
         return 1

@@ -1,4 +1,4 @@
-"""smp.init and what every rank can ask of its place: the rank families, torch's process groups, smp.state."""
+"""smp.init, smp.shutdown, smp.state, and torch's process groups of this rank."""
 
 import atexit
 import os
@@ -18,7 +18,7 @@ PROCESS_GROUP_TIMEOUT_S = 1800.0
 
 
 class State:
-    """`smp.state`: what scripts and transformers read of the library."""
+    """`smp.state`: the attributes that scripts and transformers read."""
 
     def __init__(self) -> None:
         self.model: Any = None  # the DistributedModel
@@ -45,11 +45,11 @@ class State:
     @property
     def param_index_to_name_tp_group(self) -> list[dict[int, str]]:
         """For each tensor parallel rank: the names by number."""
-        return [{number: name for name, number in its.items()} for its in self.param_name_to_index_tp_group]
+        return [{number: name for name, number in numbers.items()} for numbers in self.param_name_to_index_tp_group]
 
 
 class ModuleManager:
-    """`translate_functions`: transformers reads whether any translates checkpoints; none does unless it is added."""
+    """`translate_functions`: translate the state of a full checkpoint; transformers reads them, scripts add to them."""
 
     def __init__(self) -> None:
         self.translate_functions: list[Any] = []
@@ -72,25 +72,25 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         if config is not None and world.read_parameters(config, os.environ) != world.current().cfg:
             raise SMPError("smp.init() was called before with other parameters: call it once")
         return
-    here = rank_position(os.environ)
+    position = rank_position(os.environ)
     # Wrong parameters are reported before the ranks wait for each other.
-    cfg, placement = world.check(config, here, os.environ)
+    cfg, placement = world.check(config, position, os.environ)
     import torch
     import torch.distributed as dist
 
     notes = (*world.notes(config, os.environ), *parameter_rules.check(cfg, placement, torch.cuda.is_available()))
-    if here.rank == 0:
+    if position.rank == 0:
         sys.stderr.write("".join(f"[toolkit] smp: {note}\n" for note in notes))
-    _begin_torch(here.size)
+    _begin_torch(position.size)
 
     def exchange(item: Any) -> list[Any]:
-        found: list[Any] = [None] * here.size
-        dist.all_gather_object(found, item)
-        return found
+        values: list[Any] = [None] * position.size
+        dist.all_gather_object(values, item)
+        return values
 
     if torch.cuda.is_available():
-        torch.cuda.set_device(here.local_rank)
-    begun = world.begin(config, here, exchange, os.environ)
+        torch.cuda.set_device(position.local_rank)
+    begun = world.begin(config, position, exchange, os.environ)
     state.process_groups = _process_groups(begun)
     atexit.register(shutdown)
 
@@ -122,13 +122,13 @@ def _process_groups(begun: world.World) -> dict[str, Any]:
     """Return torch's process group of each kind. Groups of the same ranks are one, and all ranks make all of them."""
     import torch.distributed as dist
 
-    made: dict[tuple[int, ...], Any] = {tuple(range(begun.size)): dist.group.WORLD}
+    groups: dict[tuple[int, ...], Any] = {tuple(range(begun.size)): dist.group.WORLD}
     for kind in KINDS:
         for rank in range(begun.size):
             ranks = begun.placement.group(kind, rank)
-            if ranks not in made:
-                made[ranks] = dist.new_group(list(ranks))
-    return {kind: made[begun.group(kind)] for kind in KINDS}
+            if ranks not in groups:
+                groups[ranks] = dist.new_group(list(ranks))
+    return {kind: groups[begun.group(kind)] for kind in KINDS}
 
 
 def get_world_process_group() -> Any:

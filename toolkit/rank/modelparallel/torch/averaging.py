@@ -20,11 +20,11 @@ from torch.utils.hooks import RemovableHandle
 
 MIB = 1 << 20
 # A communication hook as torch.nn.parallel.DistributedDataParallel.register_comm_hook takes it: it gets its state and a
-# Bucket, and returns a future of the averaged buffer.
+# GradientBucket, and returns a future of the averaged buffer.
 CommHook = Callable[[Any, Any], "Future[Any]"]
 
 
-class Bucket:
+class GradientBucket:
     """Gradients that are reduced together; the methods are those of torch.distributed.GradBucket."""
 
     def __init__(self, number: int, parameters: Sequence[nn.Parameter]) -> None:
@@ -98,8 +98,8 @@ class Averager:
         self._view, self._overlapping = as_bucket_view, overlapping
         self._cap_bytes = bucket_cap_mb * MIB
         self.parameters: list[nn.Parameter] = []
-        self.buckets: list[Bucket] = []
-        self._bucket_of: dict[int, Bucket] = {}
+        self.buckets: list[GradientBucket] = []
+        self._bucket_of: dict[int, GradientBucket] = {}
         self._received: dict[int, int] = {}
         self._expected: dict[int, int] = {}
         self._launched = 0
@@ -108,18 +108,18 @@ class Averager:
         self._handles: list[RemovableHandle] = []
         # Buckets whose all-reduce began before the step ended, in the last step.
         self.overlapped = 0
-        self.take(parameters)
+        self.add(parameters)
 
-    def take(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average those of *parameters*, too, that need a gradient: in further buckets, so that the order stays one."""
+    def add(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Average also those of *parameters* that need a gradient, in buckets after the present ones."""
         new = [parameter for parameter in parameters if parameter.requires_grad]
         self.parameters += new
         # The last layers' gradients are final first.
         buckets = _buckets(list(reversed(new)), self._cap_bytes, after=self.buckets)
         self.buckets += buckets
-        self._bucket_of |= {id(each): bucket for bucket in buckets for each in bucket.parameters()}
+        self._bucket_of |= {id(parameter): bucket for bucket in buckets for parameter in bucket.parameters()}
         if self._overlapping:
-            self._handles += [_after_gradient(each, self._receive) for each in new]
+            self._handles += [_after_gradient(parameter, self._receive) for parameter in new]
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Let *hook* average each bucket instead of an all-reduce."""
@@ -157,12 +157,12 @@ class Averager:
         bucket.ready += 1
         while self._launched < len(self.buckets):
             following = self.buckets[self._launched]
-            if following.ready < sum(id(each) in self._expected for each in following.parameters()):
+            if following.ready < sum(id(parameter) in self._expected for parameter in following.parameters()):
                 return
             self._launch(following)
             self._launched += 1
 
-    def _launch(self, bucket: Bucket) -> None:
+    def _launch(self, bucket: GradientBucket) -> None:
         bucket.fill(self._view and not self._overlapping)
         if self._comm_hook is not None:
             hook, state = self._comm_hook
@@ -172,11 +172,11 @@ class Averager:
         bucket.buffer().div_(self._size)
         bucket.work = dist.all_reduce(bucket.buffer(), group=self._group, async_op=True)
 
-    def _await(self, buckets: Sequence[Bucket]) -> None:
+    def _await(self, buckets: Sequence[GradientBucket]) -> None:
         for bucket in buckets:
-            found = bucket.work.wait()
+            averaged = bucket.work.wait()
             if self._comm_hook is not None:
-                bucket.set_buffer(found[0] if isinstance(found, list | tuple) else found)
+                bucket.set_buffer(averaged[0] if isinstance(averaged, list | tuple) else averaged)
             bucket.work, bucket.ready = None, 0
 
     def _flags(self) -> list[bool]:
@@ -195,8 +195,8 @@ class Averager:
         self._await(again)
         return everywhere[len(self.buckets) :]
 
-    def _hand_back(self, bucket: Bucket, has: list[bool]) -> None:
-        held = {id(parameter) for parameter, here in zip(self.parameters, has, strict=True) if here}
+    def _hand_back(self, bucket: GradientBucket, has: list[bool]) -> None:
+        held = {id(parameter) for parameter, has_gradient in zip(self.parameters, has, strict=True) if has_gradient}
         for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if id(parameter) not in held:
                 continue
@@ -215,13 +215,15 @@ def _after_gradient(parameter: Any, call: Callable[[nn.Parameter], None]) -> Rem
 
 def gradient_dtype(parameter: Any) -> torch.dtype:
     """Return the type of *parameter*'s gradient: its own, or that in which autograd was told to add it up."""
-    found: torch.dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
-    return found
+    dtype: torch.dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
+    return dtype
 
 
-def _buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, after: Sequence[Bucket]) -> list[Bucket]:
+def _buckets(
+    parameters: Sequence[nn.Parameter], cap_bytes: float, after: Sequence[GradientBucket]
+) -> list[GradientBucket]:
     """Return the buckets of *parameters*, which come *after* others."""
-    found: list[list[nn.Parameter]] = []
+    groups: list[list[nn.Parameter]] = []
     filled: dict[Any, tuple[list[nn.Parameter], float]] = {}
     for parameter in parameters:
         kind = (gradient_dtype(parameter), parameter.device)
@@ -229,11 +231,11 @@ def _buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, after: Sequen
         members, used = filled.get(kind, ([], cap_bytes))
         if used + size > cap_bytes:
             members, used = [], 0
-            found.append(members)
+            groups.append(members)
         members.append(parameter)
         filled[kind] = (members, used + size)
-    buckets = [Bucket(number, members) for number, members in enumerate(found, len(after))]
+    buckets = [GradientBucket(number, members) for number, members in enumerate(groups, len(after))]
     if buckets:
-        for each in (*after, *buckets):
-            each.last = each is buckets[-1]
+        for bucket in (*after, *buckets):
+            bucket.last = bucket is buckets[-1]
     return buckets

@@ -137,18 +137,18 @@ def resume_from_checkpoint(
         raise SMPError("smp.resume_from_checkpoint: expected a DistributedModel before it, found none: wrap the model")
     if partial and translate_function is not None:
         raise SMPError("smp.resume_from_checkpoint: expected translate_function for a full checkpoint alone")
-    found: _Partial | _Full = _Partial(root / f"{tag}_partial") if partial else _Full(root, tag)
-    state = found.model()
+    checkpoint: _Partial | _Full = _Partial(root / f"{tag}_partial") if partial else _Full(root, tag)
+    state = checkpoint.model()
     model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
     if load_optimizer and api.state.optimizer is not None:
-        its_state = found.optimizer(load_sharded_optimizer_state)
+        its_state = checkpoint.optimizer(load_sharded_optimizer_state)
         if its_state is None:
             world.say(
                 f"smp.resume_from_checkpoint: {root / tag} has no optimizer's state beside it: the optimizer begins"
             )
         else:
             api.state.optimizer.load_state_dict(its_state)
-    return found.user_content()
+    return checkpoint.user_content()
 
 
 def _save_partial(folder: Path, model: Any, optimizer: Any, user_content: Any) -> None:
@@ -190,9 +190,9 @@ def _save_full(root: Path, tag: str, model: Any, optimizer: Any, user_content: A
             state = function(state)
         save(state, root / tag, partial=False)
     if optimizer is not None and (ranks.rdp_rank() == 0 or optimizer.is_sharded):
-        found = optimizer.state_dict()
+        optimizer_state = optimizer.state_dict()
         if ranks.rank() == 0:
-            save(found, root / f"optimizer_{tag}", partial=False)
+            save(optimizer_state, root / f"optimizer_{tag}", partial=False)
     if user_content is not None and ranks.rank() == 0:
         save(user_content, root / f"{USER_CONTENT}_{tag}", partial=False)
 
@@ -226,10 +226,10 @@ class _Partial:
         }
         degree = len({place[1] for place in places.values()})
         if degree != ranks.tp_size():
-            found = f"files of {degree} tensor parallel ranks" if places else f"no file {name}_*.pt"
+            problem = f"files of {degree} tensor parallel ranks" if places else f"no file {name}_*.pt"
             raise SMPError(
                 f"smp.resume_from_checkpoint: expected {name} files of {ranks.tp_size()} tensor parallel ranks in "
-                f"{self._folder}, found {found}: give the folder and tag of a checkpoint that has them, or a full "
+                f"{self._folder}, found {problem}: give the folder and tag of a checkpoint that has them, or a full "
                 "checkpoint (partial=False), which fits every degree"
             )
         if name == "model" and _is_spread() != any(len(place) > 2 for place in places.values()):
@@ -238,8 +238,12 @@ class _Partial:
                 f"found one with{'out' if _is_spread() else ''} sharded data parallelism in {self._folder}: give a "
                 "full checkpoint (partial=False), which fits every degree"
             )
-        mine = (ranks.tp_rank(), ranks.rdp_rank()) if _is_spread() else (ranks.tp_rank(),)
-        return [_load(path, "cpu", mmap=True) for path, place in places.items() if place[1:][: len(mine)] == mine]
+        own_position = (ranks.tp_rank(), ranks.rdp_rank()) if _is_spread() else (ranks.tp_rank(),)
+        return [
+            _load(path, "cpu", mmap=True)
+            for path, place in places.items()
+            if place[1:][: len(own_position)] == own_position
+        ]
 
 
 class _Full:
@@ -274,7 +278,7 @@ def _load(path: Path, map_location: Any, **options: Any) -> Any:
     try:
         return torch.load(path, map_location=map_location, **options)
     except FileNotFoundError:
-        beside = [each.name for each in matching(path.parent, "*", named_elsewhere)[:10]]
+        beside = [sibling.name for sibling in matching(path.parent, "*", named_elsewhere)[:10]]
         raise SMPError(
             f"expected a checkpoint's file {path}, found none (beside it: {', '.join(beside) or 'nothing'}): give the "
             "path and tag under which it was saved; a partial file has one number for each rank that saved it"
@@ -295,8 +299,8 @@ def _note_partitions(path: Path) -> None:
         if file.seek(0, os.SEEK_END) < len(ZIP_END) + 2:
             return
         file.seek(-len(ZIP_END) - 2, os.SEEK_END)
-        found = file.read()
-        if found[:4] == ZIP_END[:4] and found[-2:] == b"\0\0":  # The older format of torch.save is no zip file.
+        ending = file.read()
+        if ending[:4] == ZIP_END[:4] and ending[-2:] == b"\0\0":  # The older format of torch.save is no zip file.
             file.seek(-2, os.SEEK_END)
             file.write(len(note).to_bytes(2, "little") + note)
 
@@ -308,7 +312,7 @@ def _check_partitions(f: Any, path: Path) -> None:
         SMPError: it is not, or there are parts of others and none of this one.
     """
     pattern = re.compile(re.escape(Path(f).name) + r"_(\d+)(_\d+){0,2}")
-    names = [each.name for each in matching(Path(f).parent, "*", fail)]
+    names = [sibling.name for sibling in matching(Path(f).parent, "*", fail)]
     parts = sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
     if exists(path):
         with path.open("rb") as file:
@@ -327,10 +331,10 @@ def _check_partitions(f: Any, path: Path) -> None:
 
 def _newest(root: Path) -> dict[str, str]:
     try:
-        found = json.loads((root / NEWEST).read_bytes())
+        tags = json.loads((root / NEWEST).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return tags if isinstance(tags, dict) else {}
 
 
 def _write_newest(root: Path, kind: str, tag: str) -> None:
@@ -348,7 +352,7 @@ def _replace_folder(making: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _drop_old(root: Path, kept: int) -> None:
+def _drop_old(root: Path, keep_count: int) -> None:
     folders = sorted(matching(root, "*_partial", fail), key=lambda folder: folder.stat().st_mtime_ns)
-    for folder in folders[:-kept]:
+    for folder in folders[:-keep_count]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -85,40 +85,42 @@ def return_hook(output: Any) -> Any:
 
 def from_hugging_face(state_dict: Mapping[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
     """Return *state_dict*, of a Hugging Face GPT-2, with its blocks' parameters as those of the layers."""
-    found: dict[str, Any] = {}
+    layer_state: dict[str, Any] = {}
     for name, value in state_dict.items():
         match = BLOCK.fullmatch(name)
         if match is None:
-            found[name] = value
+            layer_state[name] = value
             continue
         block, layer, kind = match["block"], match["layer"], match["kind"]
         if f"{layer}.{kind}" in MASKS:
             continue
         if layer == JOINT:
-            whole = value.t() if kind == "weight" else value
-            found |= {f"{block}{part}.{kind}": one for part, one in zip(PARTS, whole.chunk(3), strict=True)}
+            joint = value.t() if kind == "weight" else value
+            layer_state |= {
+                f"{block}{part}.{kind}": part_value for part, part_value in zip(PARTS, joint.chunk(3), strict=True)
+            }
         elif layer in LAYERS:
-            found[f"{block}{LAYERS[layer]}.{kind}"] = value.t() if kind == "weight" else value
+            layer_state[f"{block}{LAYERS[layer]}.{kind}"] = value.t() if kind == "weight" else value
         else:
-            found[f"{block}{NORMS.get(layer, layer)}.{kind}"] = value
-    return found
+            layer_state[f"{block}{NORMS.get(layer, layer)}.{kind}"] = value
+    return layer_state
 
 
 def to_hugging_face(state_dict: Mapping[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
     """Return *state_dict*, of a model whose blocks are layers, with the parameters of Hugging Face's blocks."""
     norms, layers = ({new: old for old, new in names.items()} for names in (NORMS, LAYERS))
-    found: dict[str, Any] = {}
+    block_state: dict[str, Any] = {}
     for name, value in state_dict.items():
         match = BLOCK.fullmatch(name)
         if match is None:
-            found[name] = value
+            block_state[name] = value
             continue
         block, layer, kind = match["block"], match["layer"], match["kind"]
         if layer == PARTS[0]:
-            whole = torch.cat([state_dict[f"{block}{part}.{kind}"] for part in PARTS])
-            found[f"{block}{JOINT}.{kind}"] = whole.t().contiguous() if kind == "weight" else whole
+            joint = torch.cat([state_dict[f"{block}{part}.{kind}"] for part in PARTS])
+            block_state[f"{block}{JOINT}.{kind}"] = joint.t().contiguous() if kind == "weight" else joint
         elif layer in layers:
-            found[f"{block}{layers[layer]}.{kind}"] = value.t().contiguous() if kind == "weight" else value
+            block_state[f"{block}{layers[layer]}.{kind}"] = value.t().contiguous() if kind == "weight" else value
         elif layer not in PARTS:
-            found[f"{block}{norms.get(layer, layer)}.{kind}"] = value
-    return found
+            block_state[f"{block}{norms.get(layer, layer)}.{kind}"] = value
+    return block_state

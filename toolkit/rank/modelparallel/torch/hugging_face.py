@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer lacks under the library; nothing of it changes how a model is trained.
+"""Adapts Hugging Face's Trainer to the library; nothing here changes how a model is trained.
 
 Written for transformers 5.23 (training_args.py, trainer.py). There the device set-up knows only CUDA;
 _prepare_for_training makes no optimizer (delay_optimizer_creation) though create_scheduler needs one; evaluation_loop
@@ -6,6 +6,7 @@ wraps the bare model a second time; _clip_grad_norm, but for fp16, takes the nor
 _load_from_checkpoint asks for pytorch_model.bin, which Trainer no longer writes.
 """
 
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,31 +19,38 @@ def adapt_arguments(module: ModuleType) -> None:
     """Let TrainingArguments choose the CPU on a machine without CUDA."""
     import torch
 
-    original = module.TrainingArguments._setup_devices
+    original = getattr(module.TrainingArguments, "_setup_devices", None)
+    if original is None:
+        _report_missing("TrainingArguments._setup_devices", "TrainingArguments chooses the device")
+        return
 
     def device(arguments: Any) -> torch.device:
         if torch.cuda.is_available() and not arguments.use_cpu:
-            found: torch.device = original.__get__(arguments, type(arguments))
-            return found
+            default: torch.device = original.__get__(arguments, type(arguments))
+            return default
         arguments.distributed_state = None
         arguments._n_gpu = 0
         return torch.device("cpu")
 
-    made = type(original)(device)
-    if hasattr(made, "__set_name__"):
-        made.__set_name__(module.TrainingArguments, "_setup_devices")
-    module.TrainingArguments._setup_devices = made
+    replacement = type(original)(device)
+    if hasattr(replacement, "__set_name__"):
+        replacement.__set_name__(module.TrainingArguments, "_setup_devices")
+    module.TrainingArguments._setup_devices = replacement
 
 
 def adapt_trainer(module: ModuleType) -> None:
     """Let Trainer make its optimizer once the model is wrapped, evaluate the model that it trains, clip by the norm of
     the whole model's gradients, and resume from the safetensors that it writes."""
-    wrap, load = module.Trainer._wrap_model, module.Trainer._load_from_checkpoint
+    wrap, load = (getattr(module.Trainer, name, None) for name in ("_wrap_model", "_load_from_checkpoint"))
+    if wrap is None or load is None:
+        name = "_wrap_model" if wrap is None else "_load_from_checkpoint"
+        _report_missing(f"Trainer.{name}", "Trainer runs without the library's adaptations")
+        return
 
     def _wrap_model(trainer: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        before = trainer.model_wrapped
-        if isinstance(before, DistributedModel) and before.module is model:
-            return before
+        model_before = trainer.model_wrapped
+        if isinstance(model_before, DistributedModel) and model_before.module is model:
+            return model_before
         wrapped = wrap(trainer, model, training, dataloader)
         if training and trainer.optimizer is None:
             trainer.create_optimizer()
@@ -68,3 +76,8 @@ def adapt_trainer(module: ModuleType) -> None:
     module.Trainer._clip_grad_norm, module.Trainer._get_grad_norm = _clip_grad_norm, _get_grad_norm
     module.Trainer._wrap_model = _wrap_model
     module.Trainer._load_from_checkpoint = _load_from_checkpoint
+
+
+def _report_missing(name: str, consequence: str) -> None:
+    version = getattr(sys.modules.get("transformers"), "__version__", "")
+    sys.stderr.write(f"[toolkit] smp: transformers {version} has no {name}: {consequence}\n")

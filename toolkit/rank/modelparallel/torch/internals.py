@@ -11,8 +11,8 @@ from toolkit.rank.modelparallel.torch.tensor.sharding import MARK
 
 def rmsg(message: object) -> str:
     """Return *message* with this rank before it."""
-    where = f"[{world.current().rank}]" if world.is_begun() else "[?]"
-    return f"{where} {message}"
+    prefix = f"[{world.current().rank}]" if world.is_begun() else "[?]"
+    return f"{prefix} {message}"
 
 
 def get_distribution_axis(parameter: Any) -> int | None:

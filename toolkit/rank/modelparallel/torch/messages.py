@@ -1,4 +1,4 @@
-"""What ranks ask of each other in a step of the module server."""
+"""The messages between the ranks of a pipeline in a step of the module server."""
 
 import contextlib
 import pickle
@@ -9,46 +9,46 @@ import torch
 from torch import Tensor
 
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch.attributes import Set
-from toolkit.rank.modelparallel.torch.remote_tensor import Parcel, Place
+from toolkit.rank.modelparallel.torch.attributes import AttributeChange
+from toolkit.rank.modelparallel.torch.remote_tensor import TensorBundle, TensorRef
 
 CALL, RESULT, BACKWARD, GRADIENTS = "smp.call", "smp.result", "smp.backward", "smp.gradients"
-FETCH, VALUE, FORGET, GIVE_UP = "smp.fetch", "smp.value", "smp.forget", "smp.give_up"
+FETCH, VALUE, FORGET, CANCEL = "smp.fetch", "smp.value", "smp.forget", "smp.cancel"
 Key = tuple[int, ...]
-_TEXT = "_smp_remote"  # The attribute of an exception that another rank raised: what it says of it.
+_TEXT = "_smp_remote"  # The attribute of an exception that another rank raised: that rank's description of it.
 
 
 class RemoteStepError(SMPError):
-    """The step failed on another rank, which says why."""
+    """The step failed on another rank; the text is that rank's."""
 
 
-def as_remote(error: BaseException) -> BaseException:
-    """Return *error*; a RemoteStepError in its stead if another rank raised it, and nobody here has caught it."""
+def to_remote_error(error: BaseException) -> BaseException:
+    """Return *error*, or a RemoteStepError if *error* came from another rank and no code here has caught it."""
     if (text := vars(error).get(_TEXT)) is None:
         return error
     return RemoteStepError(text).with_traceback(error.__traceback__)
 
 
-class Setting(NamedTuple):
-    """The modes of autograd in which a module is called. `autocast`: (device type, dtype, cache) of what is on."""
+class AutogradModes(NamedTuple):
+    """The modes of autograd in which a module is called. `autocast`: (device type, dtype, cache) of those enabled."""
 
     grad: bool
     inference: bool
     autocast: tuple[tuple[str, torch.dtype, bool], ...]
 
     @classmethod
-    def here(cls) -> "Setting":
-        """Return the calling thread's."""
-        on = tuple(
+    def current(cls) -> "AutogradModes":
+        """Return the calling thread's modes."""
+        autocast = tuple(
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
             for kind in ("cpu", "cuda")
             if torch.is_autocast_enabled(kind)
         )
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), on)
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
 
     @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Set them for the block."""
+    def apply(self) -> Iterator[None]:
+        """Set these modes for the block."""
         with contextlib.ExitStack() as stack:
             if self.inference:
                 stack.enter_context(torch.inference_mode())
@@ -58,58 +58,69 @@ class Setting(NamedTuple):
             yield
 
 
-class Following(NamedTuple):
-    """The call that follows another one, on `rank` with `key`. `inputs`: the numbers of the other one's outputs, which
-    are its tensors. `after`: the skeleton of the other one's result; after another one it does not follow. The rest is
-    as in a Request."""
+class SpeculativeCall(NamedTuple):
+    """A call that a rank starts as soon as the call before it has ended, without a request of the caller."""
 
     rank: int
+    """The rank that has the module."""
     key: Key
+    """The key of the call."""
     inputs: tuple[int, ...]
-    after: bytes
+    """The indices of the outputs of the call before, which are its tensors."""
+    expected_skeleton: bytes
+    """The skeleton of the result after which it follows; after another result it does not run."""
     path: str
+    """As in a CallRequest, and so are the fields below."""
     skeleton: bytes
-    setting: Setting
+    modes: AutogradModes
     is_training: bool
-    wanted: frozenset[int]
+    eager_outputs: frozenset[int]
     released: list[Key]
 
 
-class Request(NamedTuple):
-    """A call of the module at `path`. `is_training`: the module's mode on the caller's rank. `wanted`: the outputs
-    whose data the caller will need. `released`: what it does not need any more. `following`: the calls after it, one
-    after the other (ahead.py). `looks`: the result says whether it leaves traces. `caller`: the rank that gets the
-    result and did not send this message, None: which sent it. If it did not, the data of all inputs comes along."""
+class CallRequest(NamedTuple):
+    """A call of a module."""
 
     path: str
+    """The module's path in the model."""
     skeleton: bytes
-    inputs: Parcel
-    setting: Setting
+    """The arguments without their tensors (wire.pack)."""
+    inputs: TensorBundle
+    """The tensors of the arguments. With `caller`, the data of all of them comes along."""
+    modes: AutogradModes
+    """The caller's modes of autograd."""
     is_training: bool
+    """The module's mode on the caller's rank."""
     state: bytes
-    wanted: frozenset[int]
+    """The state of the random number generator."""
+    eager_outputs: frozenset[int]
+    """The indices of the outputs whose data the caller will need."""
     released: list[Key]
-    following: tuple[Following, ...] = ()
-    looks: bool = False
+    """The tensors that the caller does not need any more."""
+    next_calls: tuple[SpeculativeCall, ...] = ()
+    """The calls after it, one after the other (ahead.py)."""
+    checks_side_effects: bool = False
+    """The result must say whether the call had side effects."""
     caller: int | None = None
+    """The rank that gets the result, None: the rank that sent this message."""
 
 
-class _Bare(NamedTuple):
-    """An exception that pickle cannot make again, often since its __init__ takes other arguments than it keeps."""
+class _BareError(NamedTuple):
+    """The parts of an exception that pickle cannot rebuild, often because its __init__ takes other arguments."""
 
     kind: type
     args: tuple[Any, ...]
     attributes: dict[str, Any]
 
-    def error(self) -> Any:
-        made = self.kind.__new__(self.kind, *self.args)
-        made.args = self.args
-        vars(made).update(self.attributes)
-        return made
+    def rebuild(self) -> Any:
+        error = self.kind.__new__(self.kind, *self.args)
+        error.args = self.args
+        vars(error).update(self.attributes)
+        return error
 
 
-def _pickled(value: Any) -> bytes:
-    """Return *value* pickled, empty: it does not come back as what it is."""
+def _pickle_value(value: Any) -> bytes:
+    """Return *value* pickled, empty if unpickling does not give a value of the same class."""
     try:
         pickled = pickle.dumps(value, 5)
         return pickled if type(pickle.loads(pickled)) is type(value) else b""
@@ -117,89 +128,103 @@ def _pickled(value: Any) -> bytes:
         return b""
 
 
-class Result(NamedTuple):
-    """What a call gave. `state`: of the random number generator afterwards. `changed`: (number of the input, number of
-    the output that is its new value) of each tensor that the module has changed in place. `failure`: the
-    module has then raised. `attributes`: what the module has set of its own. `leaves_traces`: the call has changed more
-    than its arguments (ahead.Traces), or nobody looked."""
+class CallResult(NamedTuple):
+    """The answer to a CallRequest."""
 
     skeleton: bytes
-    outputs: Parcel
+    """The module's result without its tensors (wire.pack)."""
+    outputs: TensorBundle
+    """The tensors of the result."""
     state: bytes
+    """The state of the random number generator after the call."""
     changed: list[tuple[int, int]]
-    failure: "Failure | None" = None
-    attributes: Sequence[Set] = ()
-    leaves_traces: bool = True
+    """For each tensor that the module changed in place: the index of the input, and that of its new value's output."""
+    failure: "RemoteFailure | None" = None
+    """Set if the module raised an exception after it had changed arguments."""
+    attributes: Sequence[AttributeChange] = ()
+    """The attributes that the module set."""
+    has_side_effects: bool = True
+    """The call changed more than its arguments (ahead.SideEffects), or nobody checked."""
 
 
-class Hop(NamedTuple):
-    """The next call of a backward pass, on `rank`: its request has the key `key`. `outputs`: how many the call has.
-    `places`: (number of the present call's input, number of this call's output) of each gradient. `released`: what the
-    caller does not need any more of that rank."""
+class GradientHop(NamedTuple):
+    """The next call of a backward pass."""
 
     rank: int
+    """The rank that ran the call."""
     call: Key
+    """The key of the call."""
     key: Key
-    outputs: int
-    places: list[tuple[int, int]]
+    """The key of the request for the backward pass."""
+    output_count: int
+    """The number of outputs of the call."""
+    index_pairs: list[tuple[int, int]]
+    """For each gradient: the index of the present call's input, and that of this call's output."""
     released: list[Key]
+    """The tensors of that rank that the caller does not need any more."""
 
 
-class Gradients(NamedTuple):
-    """What a backward gets (the outputs' gradients) or gives (the inputs'). `present`: for which there is one.
-
-    `onward`: the calls to which the gradients go from there, one after the other. `caller`: the rank and the key of
-    the answer, None: those of this message.
-    """
+class GradientsMessage(NamedTuple):
+    """The gradients of a call: of its outputs in a request, of its inputs in the answer."""
 
     call: Key
+    """The key of the call."""
     present: list[bool]
-    given: Parcel
+    """For each output or input: True if it has a gradient."""
+    gradients: TensorBundle
+    """The gradients that are present."""
     released: list[Key]
-    onward: tuple[Hop, ...] = ()
+    """As in a CallRequest."""
+    hops: tuple[GradientHop, ...] = ()
+    """The calls to which the gradients go from there, one after the other."""
     caller: tuple[int, Key] | None = None
+    """The rank and the key of the answer, None: those of this message."""
 
 
-class Failure(NamedTuple):
-    """Why a request was not answered. `error`: the exception, pickled, where it can be. `state`: of the random number
-    generator when it was raised, empty: as before."""
+class RemoteFailure(NamedTuple):
+    """Says why a rank did not answer a request.
+
+    `text`: describes the exception. `error`: the exception, pickled, if it can be. `state`: of the random number
+    generator when it was raised, empty: as before.
+    """
 
     text: str
     error: bytes = b""
     state: bytes = b""
 
     @classmethod
-    def of(cls, error: BaseException, text: str, state: bytes) -> "Failure":
-        """Return that a module raised *error*, which *text* describes."""
+    def of(cls, error: BaseException, text: str, state: bytes) -> "RemoteFailure":
+        """Return the failure of a module that raised *error*, which *text* describes."""
         pickled = b""
         if isinstance(error, Exception):
-            attributes = {name: value for name, value in vars(error).items() if _pickled(value)}
-            pickled = _pickled(error) or _pickled(_Bare(type(error), error.args, attributes))
+            attributes = {name: value for name, value in vars(error).items() if _pickle_value(value)}
+            pickled = _pickle_value(error) or _pickle_value(_BareError(type(error), error.args, attributes))
         return cls(text, pickled, state)
 
     def exception(self) -> Exception:
-        """Return what the caller of the module gets: the exception itself, which the model's own `except` catches."""
+        """Return the exception to raise in the caller: the module's own, if possible, for the model's `except`."""
         try:
-            found = pickle.loads(self.error) if self.error else None
+            error = pickle.loads(self.error) if self.error else None
         except Exception:  # noqa: BLE001 - a class that this rank has not
-            found = None
-        error = found.error() if isinstance(found, _Bare) else found
+            error = None
+        if isinstance(error, _BareError):
+            error = error.rebuild()
         if not isinstance(error, Exception):
             return RemoteStepError(self.text)
         vars(error)[_TEXT] = self.text
         return error
 
 
-def gradients_message(
+def pack_gradients(
     call: Key,
     gradients: Sequence[Tensor | None],
-    places: Sequence[Place | None],
+    refs: Sequence[TensorRef | None],
     released: list[Key],
-    onward: tuple[Hop, ...] = (),
+    hops: tuple[GradientHop, ...] = (),
     caller: tuple[int, Key] | None = None,
-) -> tuple[Gradients, list[memoryview]]:
-    """Return a message about *call*, and its buffers: those of the *gradients* without a place."""
-    given = [(gradient, place) for gradient, place in zip(gradients, places, strict=True) if gradient is not None]
-    parcel, buffers = Parcel.of([gradient for gradient, _ in given], [place for _, place in given])
+) -> tuple[GradientsMessage, list[memoryview]]:
+    """Return a message about *call*, and its buffers: those of the *gradients* without a reference."""
+    pairs = [(gradient, ref) for gradient, ref in zip(gradients, refs, strict=True) if gradient is not None]
+    bundle, buffers = TensorBundle.of([gradient for gradient, _ in pairs], [ref for _, ref in pairs])
     present = [gradient is not None for gradient in gradients]
-    return Gradients(call, present, parcel, released, onward, caller), buffers
+    return GradientsMessage(call, present, bundle, released, hops, caller), buffers

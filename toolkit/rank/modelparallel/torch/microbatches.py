@@ -1,4 +1,4 @@
-"""The microbatches of a step, on the rank that runs the user's function."""
+"""Runs the microbatches of a step, on the rank that runs the user's function."""
 
 import contextvars
 import functools
@@ -11,65 +11,68 @@ import torch
 
 from toolkit.parallelism.parameters import Parameters
 from toolkit.rank.modelparallel.errors import PeerLost
-from toolkit.rank.modelparallel.torch.messages import Setting, as_remote
-from toolkit.rank.modelparallel.torch.order import Orders, Task
-from toolkit.rank.modelparallel.torch.remote import Remote
+from toolkit.rank.modelparallel.torch.messages import AutogradModes, to_remote_error
+from toolkit.rank.modelparallel.torch.order import StepOrders, Task
+from toolkit.rank.modelparallel.torch.remote import RpcAgent
 from toolkit.rank.modelparallel.torch.scheduler import Aborted
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 # How long the end of a step waits for its threads after a rank was lost. They end at once, unless one computes. A
 # thread that is still inside the autograd engine when the interpreter ends can keep the process from ending.
 UNWIND_S = 1.0
 
 
-class Run:
-    """Step number *step* of *kind* (Orders.begin): runs *function* with each of *calls*, from the random *states*."""
+class StepRun:
+    """Runs *function* with the *arguments* of each microbatch, as step number *step* of *kind* (StepOrders.begin).
+
+    *states*: of each microbatch's random number generator.
+    """
 
     def __init__(
         self,
-        remote: Remote,
-        orders: Orders,
+        agent: RpcAgent,
+        orders: StepOrders,
         cfg: Parameters,
         *,
         step: int,
         kind: int,
         function: Callable[..., Any],
-        calls: list[Call],
+        arguments: list[Arguments],
         states: list[Any],
     ) -> None:
-        self._remote = remote
-        self._scheduler = remote.scheduler
+        self._agent = agent
+        self._scheduler = agent.scheduler
         self._orders = orders
         self._step = step
         self._kind = kind
         self._function = function
-        self._calls = calls
+        self._arguments = arguments
         self._states = states
         self._is_simple = cfg.pipeline == "simple"
-        self._active = len(calls) if self._is_simple else cfg.active_microbatches or len(calls)
-        self._results: list[Any] = [None] * len(calls)
-        self._setting = Setting.here()
+        self._active = len(arguments) if self._is_simple else cfg.active_microbatches or len(arguments)
+        self._results: list[Any] = [None] * len(arguments)
+        self._modes = AutogradModes.current()
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
-        self._pending: deque[int] = deque(range(len(calls)))
+        self._pending: deque[int] = deque(range(len(arguments)))
         self._at_gate: list[Task] = []
         self._is_gate_open = not self._is_simple
-        self._ended = 0
+        self._finished = 0
         self._failure: BaseException | None = None
         self._done = threading.Event()
 
     def outputs(self) -> list[Any]:
-        """Run all microbatches and return what each returned."""
-        self._tasks = [Task((self._step, number), kind=self._function) for number in range(len(self._calls))]
+        """Run all microbatches and return the result of each."""
+        self._tasks = [Task((self._step, number), kind=self._function) for number in range(len(self._arguments))]
         for task, state in zip(self._tasks, self._states, strict=True):
             task.state = state
         self._scheduler.open(self._step, self._orders.begin(self._step, self._kind))
-        for _ in range(min(self._active, len(self._calls))):
+        for _ in range(min(self._active, len(self._arguments))):
             self._start_next()
         try:
-            while not self._done.wait(self._orders.patience_s):
-                self._orders.look(self._scheduler)
+            while not self._done.wait(self._orders.check_interval_s):
+                self._orders.check_progress(self._scheduler)
         except BaseException as error:
             self.fail(error)
             raise
@@ -83,11 +86,11 @@ class Run:
 
     @property
     def is_random(self) -> bool:
-        """Whether the step, now over, drew random numbers."""
+        """True if the step, now over, drew random numbers."""
         return any(not torch.equal(task.state, state) for task, state in zip(self._tasks, self._states, strict=True))
 
     def pass_gate(self, task: Task) -> None:
-        """Return when *task* may begin its backward pass: with "simple", when all microbatches have come here."""
+        """Return when *task* may begin its backward pass: with "simple", when all microbatches have called this."""
         with self._lock:
             if self._is_gate_open:
                 return
@@ -111,29 +114,28 @@ class Run:
         self._scheduler.start(task, functools.partial(self._context.copy().run, self._microbatch, task))
 
     def _microbatch(self, task: Task) -> None:
-        args, kwargs = self._calls[task.microbatch]
-        self._calls[task.microbatch] = ((), {})
+        args, kwargs = self._arguments[task.microbatch]
+        self._arguments[task.microbatch] = ((), {})
         try:
-            with self._setting.applied():
-                found = self._results[task.microbatch] = self._function(*args, **kwargs)
-            del found
-            self._remote.settle(task)
-            if task.unresolved:
-                self._remote.forget(task.key)
+            with self._modes.apply():
+                self._results[task.microbatch] = self._function(*args, **kwargs)
+            self._agent.finish_calls(task)
+            if task.awaiting_backward:
+                self._agent.forget(task.key)
             task.state = self._scheduler.state_of(task)
         except Aborted:
             return
         except BaseException as error:  # noqa: BLE001 - raised again in the step's own thread
-            self.fail(as_remote(error))
+            self.fail(to_remote_error(error))
             return
         self._start_next()
-        self._open_gate(ended=1)
+        self._open_gate(finished=1)
 
-    def _open_gate(self, ended: int = 0) -> None:
+    def _open_gate(self, finished: int = 0) -> None:
         with self._lock:
-            self._ended += ended
-            is_done = self._ended == len(self._calls)
-            opens = not self._is_gate_open and self._ended + len(self._at_gate) == len(self._calls)
+            self._finished += finished
+            is_done = self._finished == len(self._arguments)
+            opens = not self._is_gate_open and self._finished + len(self._at_gate) == len(self._arguments)
             self._is_gate_open = self._is_gate_open or opens
             waiting, self._at_gate = (self._at_gate, []) if opens else ([], self._at_gate)
         for task in waiting:
@@ -143,8 +145,10 @@ class Run:
 
 
 def random_states(count: int) -> list[Any]:
-    """Return the random number generators' states of *count* microbatches: the first goes on with the present one, of
-    which the others depend."""
+    """Return the random number generators' states of *count* microbatches.
+
+    The first goes on with the present state, which determines the others.
+    """
     states = [torch.get_rng_state()]
     if count > 1:
         source = torch.Generator()

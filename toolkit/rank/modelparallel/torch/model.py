@@ -12,11 +12,20 @@ from torch import Tensor, nn
 from toolkit.parallelism.decision import Decision
 from toolkit.rank.modelparallel import norms
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import activation, partitioned, partitioning, scaling, sharded, states, yielding
+from toolkit.rank.modelparallel.torch import (
+    activation,
+    partitioned,
+    partitioning,
+    private,
+    scaling,
+    sharded,
+    states,
+    yielding,
+)
 from toolkit.rank.modelparallel.torch.api import state
 from toolkit.rank.modelparallel.torch.averaging import CommHook
-from toolkit.rank.modelparallel.torch.nodes import link
-from toolkit.rank.modelparallel.torch.replicas import Replicas
+from toolkit.rank.modelparallel.torch.nodes import link_calls
+from toolkit.rank.modelparallel.torch.replicas import ReplicaAverager
 from toolkit.rank.modelparallel.torch.step import Runner, runner
 from toolkit.rank.modelparallel.torch.tensor import delayed, sharding
 from toolkit.rank.modelparallel.torch.tensor.distribute import distribute
@@ -47,7 +56,7 @@ class DistributedModel(TensorParallel, Wrapper):
         broadcast_buffers: bool = True,
         gradient_as_bucket_view: bool = False,
     ) -> None:
-        if lazy := [name for name, each in module.named_parameters() if nn.parameter.is_lazy(each)]:
+        if lazy := [name for name, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)]:
             raise SMPError(
                 f"DistributedModel: expected parameters with shapes, found those of lazy modules without: {lazy[:5]}. "
                 "Call the model once on an example before, on every rank with the same seed"
@@ -74,18 +83,18 @@ class DistributedModel(TensorParallel, Wrapper):
         self.local = threading.local()  # `forward` and `backward` of a thread that runs the model in another way.
         self._assignment: dict[str, int] = {}
         self._additions = partitioned.Additions(lambda: self._runner.is_under_way)
-        self._added: dict[str, partitioned.Addition] = {}  # Which `on_addition` callbacks have not seen.
+        self._added: dict[str, partitioned.Addition] = {}  # Additions for which no `on_addition` callback ran.
         self._on_addition: list[Callable[[DistributedModel], None]] = []
         self._on_partition: list[Callable[[DistributedModel], None]] = []
         self._on_step_end: list[Callable[[DistributedModel], None]] = []
         self._on_post_partition: list[Callable[[DistributedModel, Any], None]] = []
         self._to_load: tuple[Mapping[str, Any], bool, bool] | None = None  # The arguments of _load_local.
         self._runner: Runner = runner()
-        if self._runner.remote.model is not None:
+        if self._runner.agent.model is not None:
             raise SMPError(
                 "expected one DistributedModel in this process, found a second: wrap one module that has both"
             )
-        self._runner.take(self)
+        self._runner.attach(self)
         state.model = self
         if self._world.cfg.partitions == 1:
             if delayed.is_delayed(module):
@@ -97,12 +106,12 @@ class DistributedModel(TensorParallel, Wrapper):
             sharded.shard(module, self._world.cfg, state.process_groups["rdp"], self._runner.device)
         self.on_partition(activation.begin)
         if self._world.cfg.fp32_grad_accumulation:
-            for when in (self.on_partition, self.on_addition):
-                when(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
+            for register in (self.on_partition, self.on_addition):
+                register(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
         for name in ("clip_grad_norm_", "get_total_norm"):
             instead = "use optimizer.clip_master_grads(max_norm), whose norm is the whole model's"
-            norms.notice(torch.nn.utils, name, instead, _is_of_the_model)
-        self.replicas = Replicas(
+            norms.notice(torch.nn.utils, name, instead, _includes_model)
+        self.replicas = ReplicaAverager(
             self,
             {kind: state.process_groups[kind] for kind in ("rdp", "dp")},
             overlapping_allreduce=overlapping_allreduce,
@@ -113,16 +122,16 @@ class DistributedModel(TensorParallel, Wrapper):
         )
 
     def get_module(self) -> nn.Module:
-        """Return the module that was given, with its distributed modules."""
-        found: nn.Module = self.module
-        return found
+        """Return the wrapped module, with its distributed modules."""
+        module: nn.Module = self.module
+        return module
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle and copy as the module alone, with the values of this rank: the rest belongs to this process.
+        """Pickle and copy the module alone, with the values of this rank: the rest belongs to this process.
 
         Parameters of other partitions are on the meta device then; `state_dict` has them all.
         """
-        return _plain, (self.module,)
+        return _identity, (self.module,)
 
     @property
     def device(self) -> torch.device:
@@ -140,15 +149,15 @@ class DistributedModel(TensorParallel, Wrapper):
         cfg = self._world.cfg
         instead = getattr(self.local, "forward", None)
         if instead is not None:
-            return scaling.raised(instead(*args, **kwargs), cfg)
+            return scaling.to_fp32(instead(*args, **kwargs), cfg)
         is_local = self._runner.is_tracing or self._world.cfg.partitions == 1
-        if not is_local and self._runner.remote.scheduler.task is None:
+        if not is_local and self._runner.agent.scheduler.task is None:
             raise SMPError(
                 "expected the DistributedModel to be called inside a function with @smp.step, found a call outside of "
                 "one: its modules are on several ranks. Put the call into a step function, for evaluation, too"
             )
-        args, kwargs = scaling.lowered((args, kwargs), cfg)
-        return scaling.raised(self.module(*args, **kwargs), cfg)
+        args, kwargs = scaling.to_working_dtype((args, kwargs), cfg)
+        return scaling.to_fp32(self.module(*args, **kwargs), cfg)
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Run the backward pass from *tensors*, a tensor or several, with *grad_tensors* (None: of ones).
@@ -160,7 +169,7 @@ class DistributedModel(TensorParallel, Wrapper):
             instead(tensors, grad_tensors)
             return
         roots, gradients = self._roots(tensors, grad_tensors)
-        task = self._runner.remote.scheduler.task
+        task = self._runner.agent.scheduler.task
         if self._runner.is_tracing or self._world.cfg.partitions == 1:
             self._runner.ran_backward()
             torch.autograd.backward(roots, gradients)
@@ -170,15 +179,15 @@ class DistributedModel(TensorParallel, Wrapper):
                 "expected model.backward(loss) inside a function with @smp.step, found a call outside of one"
             )
         self._runner.ran_backward()
-        scheduler = self._runner.remote.scheduler
-        scheduler.turn(task, is_backward=True)
+        scheduler = self._runner.agent.scheduler
+        scheduler.set_backward(task, is_backward=True)
         try:
             self._runner.pass_gate(task)
-            if task.calls > 1 and self._runner.remote.links:
-                link(root.grad_fn for root in roots if root.grad_fn is not None)
+            if task.calls > 1 and self._runner.agent.links_calls:
+                link_calls(root.grad_fn for root in roots if root.grad_fn is not None)
             torch.autograd.backward(roots, gradients)
         finally:
-            scheduler.turn(task, is_backward=False)
+            scheduler.set_backward(task, is_backward=False)
 
     def _roots(self, tensors: Any, grad_tensors: Any) -> tuple[list[Tensor], list[Tensor]]:
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
@@ -202,102 +211,105 @@ class DistributedModel(TensorParallel, Wrapper):
 
     @property
     def gradient_scale(self) -> float:
-        """What backward multiplies the gradients with."""
+        """The factor of the gradients in `backward`."""
         count = self._world.cfg.microbatches if self.options["average_grads_across_microbatches"] else 1
         return self.loss_scale / count
 
-    def step_ended(self) -> None:
-        """Tell those who asked (on_step_end) that a step with a backward pass ended."""
+    def run_step_callbacks(self) -> None:
+        """Call the callbacks of `on_step_end`, after a step with a backward pass."""
         for callback in self._on_step_end:
             callback(self)
 
     # Partitioning.
 
     def partition(self, call_once: Callable[[], Any] | None, tracing: Callable[[], Any]) -> None:
-        """Decide which module is where, and keep this rank's. All ranks call this together, rank 0 with *call_once*.
+        """Decide the partition of each module, and keep this rank's. All ranks call this, rank 0 with *call_once*.
 
         Raises:
             SMPError: rank 0 could not decide; a partition without modules.
         """
-        here = self._world
-        if here.rank == 0:
+        this_world = self._world
+        if this_world.rank == 0:
             try:
                 assert call_once is not None
-                found: Decision | str = self._decide(call_once, tracing)
+                decision: Decision | str = self._decide(call_once, tracing)
             except Exception as error:
-                self._spread(f"{type(error).__name__}: {error}")
+                self._broadcast(f"{type(error).__name__}: {error}")
                 raise
-            self._spread(found)
+            self._broadcast(decision)
         else:
-            found = here.messenger.receive(0, DECISION).payload
-        if isinstance(found, str):
-            raise SMPError(f"rank 0 could not partition the model: {found}")
-        self.decision = found
+            decision = this_world.messenger.receive(0, DECISION).payload
+        if isinstance(decision, str):
+            raise SMPError(f"rank 0 could not partition the model: {decision}")
+        self.decision = decision
         if delayed.is_delayed(self.module):
-            where, mine = partitioned.partitions_of(self.module, found), here.rank_in("pp")
-            delayed.initialise(self.module, lambda path: where[path] == mine)
-        self._additions.take(self)
-        self._place(partitioned.partitions_of(self.module, found))
+            partitions, own_partition = partitioned.partitions_of(self.module, decision), this_world.rank_in("pp")
+            delayed.initialise(self.module, lambda path: partitions[path] == own_partition)
+        self._additions.pop(self)
+        self._place(partitioned.partitions_of(self.module, decision))
         self.partitioned = True
         if self._to_load is not None:
-            waiting, self._to_load = self._to_load, None
-            self._load_local(*waiting)
+            to_load, self._to_load = self._to_load, None
+            self._load_local(*to_load)
         for callback in self._on_partition:
             callback(self)
         for hook in self._on_post_partition:
             hook(self, self.optimizer)
 
     def _place(self, assignment: dict[str, int]) -> None:
-        """Put every module where *assignment* says; this may be called again."""
-        mine, remote = self._world.rank_in("pp"), self._runner.remote
+        """Put every module into its partition of *assignment*; this may be called again."""
+        own_partition, agent = self._world.rank_in("pp"), self._runner.agent
         self._assignment, self._paths = assignment, None
-        partitioned.apply(self.module, assignment, mine, self._runner.device, remote.call)
-        yielding.begin(self.module, assignment, mine, remote.scheduler.give_way)
-        here = [one for one in self.module.parameters() if one.device.type != "meta"]
-        self._runner.parameter_bytes = sum(one.numel() * one.element_size() for one in here)
+        partitioned.apply(self.module, assignment, own_partition, self._runner.device, agent.call)
+        yielding.begin(self.module, assignment, own_partition, agent.scheduler.yield_token)
+        local = [parameter for parameter in self.module.parameters() if parameter.device.type != "meta"]
+        self._runner.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in local)
 
-    def settle(self) -> None:
-        """Give modules and parameters that came after the partition one of their own; inside a step this waits."""
-        if self.partitioned and not self._runner.is_under_way and (added := self._additions.take(self)):
+    def place_additions(self) -> None:
+        """Assign partitions to modules and parameters added after the partition; inside a step this waits."""
+        if self.partitioned and not self._runner.is_under_way and (added := self._additions.pop(self)):
             self._added |= added
             self._place(partitioned.extended(self.module, self._assignment, self._world.cfg.partitions))
 
     def begin_step(self) -> dict[str, bool]:
-        """A step begins, on all ranks alike. Return the paths at which the script has changed the model since the last
-        one, and whether that is wrong on one rank alone: a module without a state may be its partition's own affair."""
-        self.settle()
+        """Begin a step, on all ranks alike.
+
+        Return the paths at which the script has changed the model since the last step. True: the change is wrong on
+        one rank alone; a module without a state may be on its partition's rank alone.
+        """
+        self.place_additions()
         added, self._added = self._added, {}
         if added:
             for callback in self._on_addition:
                 callback(self)
-        mine = self._world.rank_in("pp")
+        own_partition = self._world.rank_in("pp")
         return {
-            path: each.has_state or self._assignment.get(path.removeprefix("module.")) != mine
-            for path, each in added.items()
-            if not each.in_step
+            path: addition.has_state or self._assignment.get(path.removeprefix("module.")) != own_partition
+            for path, addition in added.items()
+            if not addition.in_step
         }
 
     def on_addition(self, callback: "Callable[[DistributedModel], None]") -> None:
         """Call *callback*(model) on every rank before a step for which the model has got modules or parameters."""
         self._on_addition.append(callback)
 
-    def _spread(self, found: "Decision | str") -> None:
+    def _broadcast(self, decision: "Decision | str") -> None:
         for rank in range(1, self._world.size):
-            self._world.messenger.send(rank, DECISION, None, found)
+            self._world.messenger.send(rank, DECISION, None, decision)
 
     def _decide(self, call_once: Callable[[], Any], tracing: Callable[[], Any]) -> Decision:
-        here, cfg = self._world, self._world.cfg
-        if cfg.auto_partition and (given := partitioned.marks(self.module)):
+        this_world, cfg = self._world, self._world.cfg
+        if cfg.auto_partition and (marked := partitioned.marks(self.module)):
             warnings.warn(
-                f"smp.partition and smp.set_partition have no effect on {len(given)} modules, because auto_partition "
+                f"smp.partition and smp.set_partition have no effect on {len(marked)} modules, because auto_partition "
                 "is true: set the parameters auto_partition to false and default_partition",
                 stacklevel=2,
             )
-        if here.is_profile or cfg.partition_file or (cfg.auto_partition and cfg.partitions > 1):
+        if this_world.is_profile or cfg.partition_file or (cfg.auto_partition and cfg.partitions > 1):
             with tracing():
-                return partitioning.decide(self.module, call_once, here, self.options)
+                return partitioning.decide(self.module, call_once, this_world, self.options)
         assignment = partitioned.manual(self.module, cfg.partitions, cfg.default_partition or 0)
-        return partitioning.manual(self.module, assignment, here)
+        return partitioning.record_manual(self.module, assignment, this_world)
 
     def assignment(self) -> dict[str, int]:
         """Return the partition of every module by path.
@@ -332,14 +344,14 @@ class DistributedModel(TensorParallel, Wrapper):
     # The former name.
     register_post_step_hook = register_post_partition_hook
 
-    # What is on this rank.
+    # The parts on this rank.
 
     def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield this rank's modules with their paths."""
         self._check_partitioned("local_named_modules")
-        mine = self._world.rank_in("pp")
+        own_partition = self._world.rank_in("pp")
         for path, module in self.module.named_modules():
-            if self._assignment[path] == mine:
+            if self._assignment[path] == own_partition:
                 yield path, module
 
     def local_modules(self) -> Iterator[nn.Module]:
@@ -349,9 +361,11 @@ class DistributedModel(TensorParallel, Wrapper):
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters with their names, each once."""
         self._check_partitioned("local_named_parameters")
-        return ((name, one) for name, one in self.module.named_parameters() if one.device.type != "meta")
+        return (
+            (name, parameter) for name, parameter in self.module.named_parameters() if parameter.device.type != "meta"
+        )
 
-    # The name under which AWS's scripts ask for what a rank has when its library cuts parameters.
+    # The name that AWS's scripts use for the parameters of a rank if the library divides parameters.
     virtual_named_parameters = local_named_parameters
 
     def local_parameters(self) -> Iterator[nn.Parameter]:
@@ -361,7 +375,7 @@ class DistributedModel(TensorParallel, Wrapper):
     def local_named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield this rank's buffers with their names."""
         self._check_partitioned("local_named_buffers")
-        return ((name, one) for name, one in self.module.named_buffers() if one.device.type != "meta")
+        return ((name, buffer) for name, buffer in self.module.named_buffers() if buffer.device.type != "meta")
 
     def local_buffers(self) -> Iterator[Tensor]:
         """Yield this rank's buffers."""
@@ -370,26 +384,26 @@ class DistributedModel(TensorParallel, Wrapper):
     def local_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the state, marked as one (_smp_is_partial)."""
         self._check_partitioned("local_state_dict")
-        return {**sharded.pieces(states.held(self.module.state_dict())), PARTIAL: True}
+        return {**sharded.local_state(states.select_local(self.module.state_dict())), PARTIAL: True}
 
     def state_dict(  # type: ignore[override]
         self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """Return the whole state, in the form of the module that was given; all ranks call this together.
+        """Return the whole state, in the form of the wrapped module; all ranks call this together.
 
         *gather_to_rank0*: only the rank with partition 0 gets it, the others an empty dictionary.
         """
-        self.settle()
-        whole: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        self.place_additions()
+        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         if self._world.cfg.sharded_data_parallel_degree > 1:
-            return sharded.whole(whole)
-        whole = sharding.whole_state(self.module, whole)
+            return sharded.whole_state(state)
+        state = sharding.whole_state(self.module, state)
         if not self.partitioned or self._world.cfg.partitions == 1:
-            return whole
-        found = states.gathered(states.held(whole), self._world, to_first=gather_to_rank0)
-        if found is None:
+            return state
+        gathered = states.gather(states.select_local(state), self._world, to_first=gather_to_rank0)
+        if gathered is None:
             return {}
-        return {name: found.get(name, value) for name, value in whole.items()}
+        return {name: gathered.get(name, value) for name, value in state.items()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, same_partition_load: bool = False
@@ -398,73 +412,73 @@ class DistributedModel(TensorParallel, Wrapper):
 
         *same_partition_load*: *state_dict* is this rank's part, whether marked or not.
         """
-        self.settle()
+        self.place_additions()
         is_partial = same_partition_load or PARTIAL in state_dict
         holders = dict(self.module.named_parameters(remove_duplicate=False))
-        given = {
-            name: sharded.fitting(value, holders.get(name), name)
+        state = {
+            name: sharded.distribute_as(value, holders.get(name), name)
             for name, value in state_dict.items()
             if name != PARTIAL
         }
         if self.partitioned:
-            self._load_local(given, strict, is_partial)
+            self._load_local(state, strict, is_partial)
         elif is_partial or delayed.is_delayed(self.module):
-            self._to_load = (given, strict, is_partial)
+            self._to_load = (state, strict, is_partial)
         else:
-            self.module.load_state_dict(sharding.own_state(self.module, given), strict=strict)
+            self.module.load_state_dict(sharding.local_state(self.module, state), strict=strict)
 
-    def _load_local(self, given: Mapping[str, Any], strict: bool, is_partial: bool) -> None:
-        whole: Any = self.module.state_dict()
-        held = states.held(whole)
-        given = sharding.own_state(self.module, given)
-        if strict:  # Of a whole state all ranks see alike what it lacks.
-            states.check(given, held if is_partial else whole, whole)
-        mine = OrderedDict((name, given[name]) for name in held if name in given)
-        # Without the modules' versions BatchNorm adds what it misses, with a warning where it is on another rank.
-        mine._metadata = whole._metadata  # type: ignore[attr-defined]
-        self.module.load_state_dict(mine, strict=False)
+    def _load_local(self, state: Mapping[str, Any], strict: bool, is_partial: bool) -> None:
+        module_state: Any = self.module.state_dict()
+        local = states.select_local(module_state)
+        state = sharding.local_state(self.module, state)
+        if strict:  # In a whole state all ranks find the same missing names.
+            states.check(state, local if is_partial else module_state, module_state)
+        loaded = OrderedDict((name, state[name]) for name in local if name in state)
+        # Without the modules' versions BatchNorm adds what it misses, with a warning if it is on another rank.
+        private.copy_versions(module_state, loaded)
+        self.module.load_state_dict(loaded, strict=False)
 
     def join(self, *_: Any, **__: Any) -> Any:
-        """Refused, by an SMPError: replicas with unequal numbers of batches would not meet."""
+        """Raise SMPError: replicas with unequal numbers of batches would not meet."""
         raise SMPError(
             "DistributedModel.join: expected as many batches on every replica, since all partitions take part in each "
             "step: use DistributedSampler(drop_last=True)"
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> "DistributedModel":
-        # .to(), .half(), .cuda(): of what is here. Parameters of other partitions have no data to convert.
-        self.settle()
+        # For .to(), .half(), .cuda(). Parameters of other partitions have no data to convert.
+        self.place_additions()
         for path, module in self.module.named_modules():
             if not self.partitioned or self._assignment[path] == self._world.rank_in("pp"):
                 module._apply(fn, recurse=False)
         return self
 
-    def _check_partitioned(self, what: str) -> None:
+    def _check_partitioned(self, method: str) -> None:
         if not self.partitioned:
             raise SMPError(
-                f"expected DistributedModel.{what} after the model is partitioned, which its first step does, found a "
-                "call before: use register_post_partition_hook"
+                f"expected DistributedModel.{method} after the model is partitioned, which its first step does, found "
+                "a call before: use register_post_partition_hook"
             )
-        self.settle()
+        self.place_additions()
 
 
 def hvd_average_grads() -> None:
-    """Average what the replicas have not averaged yet of their gradients (smp.hvd_average_grads)."""
+    """Average the gradients that the replicas have not averaged yet (smp.hvd_average_grads)."""
     model = runner().model
     if model is not None:
         model.replicas.flush()
 
 
-def _plain(module: nn.Module) -> nn.Module:
-    """What a pickled DistributedModel becomes."""
+def _identity(module: nn.Module) -> nn.Module:
+    """Return *module*: a pickled DistributedModel is its module."""
     return module
 
 
-def _is_of_the_model(given: Any) -> bool:
-    """Return whether parameters of the partitioned model, or their gradients, are among *given*."""
+def _includes_model(tensors: Any) -> bool:
+    """Return whether parameters of the partitioned model, or their gradients, are among *tensors*."""
     model = state.model
     if model is None or not model.partitioned:
         return False
-    own = {id(parameter) for parameter in model.parameters()}
-    own |= {id(parameter.grad) for parameter in model.local_parameters() if parameter.grad is not None}
-    return any(id(each) in own for each in ([given] if isinstance(given, Tensor) else given))
+    ids = {id(parameter) for parameter in model.parameters()}
+    ids |= {id(parameter.grad) for parameter in model.local_parameters() if parameter.grad is not None}
+    return any(id(tensor) in ids for tensor in ([tensors] if isinstance(tensors, Tensor) else tensors))

@@ -1,4 +1,4 @@
-"""Measures a model's modules in whole runs of one microbatch on one rank: what each costs by itself.
+"""Measures the costs of a model's modules, each by itself, in whole runs of one microbatch on one rank.
 
 One run counts: calls, tensors in and out, saved activations, floating-point operations. With `times`, two more runs are
 timed, forward and backward, and modules of equal class, parameters and tensors have the time of the fastest of them. A
@@ -16,22 +16,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from toolkit.rank.modelparallel.torch.saved import counting
+from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.modelparallel.torch.private import TorchDispatchMode, pytree
 
 TIMED_RUNS = 2
-# What an untimed module is taken to need: a processor's rates. Only their ratio matters to the partition.
+# The rates of a processor, for estimates of the time of untimed modules. Only their ratio matters to the partition.
 OPERATIONS_PER_S = 1e11
 BYTES_PER_S = 1e10
 # The backward pass of a layer computes the gradients of its input and of its parameters.
 WITH_BACKWARD = 3
 
 
-class Figures:
-    """What one module costs by itself, without what it calls."""
+class ModuleCosts:
+    """The costs of one module by itself, without the modules that it calls."""
 
     def __init__(self) -> None:
         self.first_call = -1
@@ -58,16 +57,15 @@ class Measurement:
     """
 
     def __init__(self, root: nn.Module, call_once: Callable[[], Any]) -> None:
-        self.figures = {path: Figures() for path, _ in root.named_modules()}
+        self.figures = {path: ModuleCosts() for path, _ in root.named_modules()}
         self._root = root
         self._call_once = call_once
         self.uses: set[tuple[str, str]] = set()
-        self._kept = {_storage(one) for one in root.buffers()}
+        self._kept = {private.storage_id(buffer) for buffer in root.buffers()}
         self._owners: dict[int, list[str]] = {}
         for path, module in root.named_modules():
-            for one in module._parameters.values():
-                if one is not None:
-                    self._owners.setdefault(_storage(one), []).append(path)
+            for parameter in private.own_parameters(module).values():
+                self._owners.setdefault(private.storage_id(parameter), []).append(path)
         self._kept |= self._owners.keys()
         self._order = 0
 
@@ -77,66 +75,70 @@ class Measurement:
         if times:
             runs = [self._time() for _ in range(TIMED_RUNS)]
             best: dict[Any, float] = {}
-            for path, its in self.figures.items():
-                if its.calls:
+            for path, costs in self.figures.items():
+                if costs.calls:
                     kind = self._kind(path)
-                    here_s = min(found.get(path, 0.0) for found in runs) / its.calls
+                    here_s = min(times_s.get(path, 0.0) for times_s in runs) / costs.calls
                     best[kind] = min(here_s, best.get(kind, here_s))
-            for path, its in self.figures.items():
-                its.time_s = best[self._kind(path)] * its.calls if its.calls else 0.0
+            for path, costs in self.figures.items():
+                costs.time_s = best[self._kind(path)] * costs.calls if costs.calls else 0.0
 
     def _kind(self, path: str) -> Any:
-        """Return what modules of equal cost have in common."""
-        module, its = self._root.get_submodule(path), self.figures[path]
-        shapes = tuple((name, tuple(one.shape)) for name, one in module.named_parameters())
-        each = (its.input_bytes / its.calls, its.output_bytes / its.calls, its.recomputations / its.calls)
-        return type(module), module.extra_repr(), shapes, each
+        """Return a key that modules of equal cost have in common."""
+        module, costs = self._root.get_submodule(path), self.figures[path]
+        shapes = tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
+        per_call = (
+            costs.input_bytes / costs.calls,
+            costs.output_bytes / costs.calls,
+            costs.recomputations / costs.calls,
+        )
+        return type(module), module.extra_repr(), shapes, per_call
 
     def _count(self) -> None:
         stack: list[str] = []
-        seen: set[int] = set()
+        saved_storages: set[int] = set()
 
         def enter(path: str, args: Any) -> None:
-            its = self.figures[path]
+            costs = self.figures[path]
             stack.append(path)
-            if _in_backward():
-                its.recomputations += 1
+            if private.is_in_backward():
+                costs.recomputations += 1
                 return
-            if its.first_call < 0:
-                its.first_call, self._order = self._order, self._order + 1
-            its.calls += 1
-            its.input_bytes += _bytes(args)
+            if costs.first_call < 0:
+                costs.first_call, self._order = self._order, self._order + 1
+            costs.calls += 1
+            costs.input_bytes += _bytes(args)
 
         def leave(path: str, output: Any) -> None:
             stack.pop()
-            if not _in_backward():
+            if not private.is_in_backward():
                 self.figures[path].output_bytes += _bytes(output)
 
         def pack(tensor: Tensor) -> Tensor:
-            key = _storage(tensor)
-            if stack and not _in_backward() and key not in seen and key not in self._kept:
-                seen.add(key)
-                kept.append(tensor.untyped_storage())
+            key = private.storage_id(tensor)
+            if stack and not private.is_in_backward() and key not in saved_storages and key not in self._kept:
+                saved_storages.add(key)
+                saved.append(tensor.untyped_storage())
                 self.figures[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
             return tensor
 
-        def count(func: Any, args: Any, kwargs: Any, found: Any) -> None:
+        def count(func: Any, args: Any, kwargs: Any, output: Any) -> None:
             if stack:
-                its = self.figures[stack[-1]]
-                its.operations += _operations(func, args, kwargs, found)
-                its.made_bytes += 0 if func.is_view else _bytes(found)
-                if not _in_backward():
+                costs = self.figures[stack[-1]]
+                costs.operations += _operations(func, args, kwargs, output)
+                costs.made_bytes += 0 if func.is_view else _bytes(output)
+                if not private.is_in_backward():
                     self._note_uses(stack[-1], (args, kwargs))
 
         # Alive to the end of the run: an address then stands for one storage. No tensors, whose graph holds `pack`, so
         # that one without a backward pass would never be freed.
-        kept: list[torch.UntypedStorage] = []
-        with _hooked(self._root, enter, leave), counting(pack, lambda tensor: tensor), _Operations(count):
+        saved: list[torch.UntypedStorage] = []
+        with _hooked(self._root, enter, leave), private.count_saved(pack, lambda tensor: tensor), _Operations(count):
             self._call_once()
 
     def _note_uses(self, path: str, values: Any) -> None:
-        for one in tree_leaves(values):
-            owners = self._owners.get(_storage(one), ()) if isinstance(one, Tensor) else ()
+        for leaf in pytree.tree_leaves(values):
+            owners = self._owners.get(private.storage_id(leaf), ()) if isinstance(leaf, Tensor) else ()
             if owners and path not in owners:
                 self.uses.add((path, owners[0]))
 
@@ -146,7 +148,7 @@ class Measurement:
         running: list[str | None] = [None]
 
         def note(path: str | None) -> None:
-            numbers.append(torch._C._autograd._get_sequence_nr())
+            numbers.append(private.next_node_number())
             running.append(path)
 
         def enter(path: str, _args: Any) -> None:
@@ -160,20 +162,21 @@ class Measurement:
                 nodes_of(output)
 
         def nodes_of(output: Any) -> None:
-            left = [one.grad_fn for one in tree_leaves(output) if isinstance(one, Tensor) and one.grad_fn is not None]
-            while left:
-                node = left.pop()
-                if node in seen:
+            tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+            pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+            while pending:
+                node = pending.pop()
+                if node in visited:
                     continue
-                seen.add(node)
-                left += [other for other, _ in node.next_functions if other is not None]
-                path = running[bisect_right(numbers, node._sequence_nr()) - 1]
+                visited.add(node)
+                pending += [other for other, _ in node.next_functions if other is not None]
+                path = running[bisect_right(numbers, private.node_number(node)) - 1]
                 # Nodes that add to a parameter's gradient have the highest number, and no module.
                 if path is not None and not hasattr(node, "variable"):
                     node.register_prehook(lambda *_, path=path: clock.push(path))
                     node.register_hook(lambda *_: clock.pop())
 
-        seen: set[Any] = set()
+        visited: set[Any] = set()
         with _hooked(self._root, enter, leave):
             self._call_once()
         return clock.spent_s
@@ -221,17 +224,17 @@ class _Operations(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self._count(func, args, kwargs or {}, found)
-        return found
+        output = func(*args, **(kwargs or {}))
+        self._count(func, args, kwargs or {}, output)
+        return output
 
 
-def _operations(func: Any, args: Any, kwargs: Any, found: Any) -> int:
-    name = func._overloadpacket
+def _operations(func: Any, args: Any, kwargs: Any, output: Any) -> int:
+    name = private.operator_of(func)
     if name is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-        return int(sdpa_flop_count(*(one.shape for one in args[:3])))  # type: ignore[no-untyped-call]
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     formula = flop_registry.get(name)
-    return int(formula(*args, **kwargs, out_val=found)) if formula is not None else 0
+    return int(formula(*args, **kwargs, out_val=output)) if formula is not None else 0
 
 
 @contextlib.contextmanager
@@ -240,9 +243,9 @@ def _hooked(root: nn.Module, enter: Callable[[str, Any], None], leave: Callable[
     handles: list[Any] = []
 
     def hook(module: nn.Module, path: str) -> Iterable[Any]:
-        before = lambda _, args, kwargs: enter(path, (args, kwargs))  # noqa: E731
+        before_forward = lambda _, args, kwargs: enter(path, (args, kwargs))  # noqa: E731
         after = lambda _, __, output: leave(path, output)  # noqa: E731
-        yield module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        yield module.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)
         yield module.register_forward_hook(after)
 
     try:
@@ -254,15 +257,5 @@ def _hooked(root: nn.Module, enter: Callable[[str, Any], None], leave: Callable[
             handle.remove()
 
 
-def _in_backward() -> bool:
-    """True while a module is run again for its backward pass."""
-    return torch._C._current_autograd_node() is not None
-
-
 def _bytes(values: Any) -> int:
-    return sum(one.numel() * one.element_size() for one in tree_leaves(values) if isinstance(one, Tensor))
-
-
-def _storage(tensor: Tensor) -> int:
-    key: int = tensor.untyped_storage()._cdata
-    return key
+    return sum(leaf.numel() * leaf.element_size() for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor))

@@ -1,10 +1,11 @@
 """The nodes of the autograd graphs at both ends of a call of a module on another partition.
 
-`link` finds where one call's outputs were nothing but another call's inputs. In the backward pass the second module's
-rank then sends the gradients to the first one's itself. The caller, whose thread may be busy with a module of its own,
-does not stand between them.
+`link_calls` finds calls whose outputs are used as another call's inputs and nowhere else. In the backward pass the rank
+of the second module then sends the gradients to the rank of the first one directly. They do not pass through the
+caller, whose thread may be busy with a module of its own.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -13,23 +14,27 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from toolkit.rank.modelparallel.torch.remote_tensor import Parcel
+from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.modelparallel.torch.remote_tensor import TensorBundle
 
 
-class Callee(Protocol):
-    """A call of a module elsewhere. `requires_grad`: which outputs need a gradient, after `forward`. `onward`: set by
-    `link`. `looks`: at which gradients somebody here wants to look."""
+class ModuleCall(Protocol):
+    """A call of a module on another partition.
+
+    `requires_grad`: which outputs need a gradient, after `forward`. `gradient_link`: set by `link_calls`. `hook_use`:
+    which gradients hooks of the script read.
+    """
 
     requires_grad: list[bool]
-    onward: "Onward | None"
-    looks: "Looks"
+    gradient_link: "GradientLink | None"
+    hook_use: "HookUse"
 
     @property
     def is_retained(self) -> bool:
-        """Whether `retain_grad` was called on an output."""
+        """True if `retain_grad` was called on an output."""
 
     def begin_backward(self) -> None:
-        """Forget an earlier backward pass."""
+        """Drop the state of an earlier backward pass."""
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         """Return the outputs."""
@@ -38,35 +43,36 @@ class Callee(Protocol):
         """Return the inputs' gradients."""
 
 
-class Looks:
-    """Whether hooks of the script look at the gradients of a call's outputs, and of its inputs."""
+class HookUse:
+    """Records whether hooks of the script read the gradients of a call's outputs, and of its inputs."""
 
     def __init__(self) -> None:
-        self.at_outputs = False
-        self.at_inputs = False
+        self.reads_outputs = False
+        self.reads_inputs = False
 
 
-class Onward:
-    """All gradients of a call's inputs are those of another call's outputs, and of nothing else.
+class GradientLink:
+    """Says that all gradients of a call's inputs are the gradients of another call's outputs.
 
-    *callee*: the other call. *places*: (number of the input, number of the other call's output) of each.
+    *target*: the other call. *index_pairs*: for each gradient the index of the input, and that of the other call's
+    output.
     """
 
-    def __init__(self, callee: Any, places: list[tuple[int, int]]) -> None:
-        self.callee = callee
-        self.places = places
+    def __init__(self, target: Any, index_pairs: list[tuple[int, int]]) -> None:
+        self.target = target
+        self.index_pairs = index_pairs
 
 
 class RemoteNode(torch.autograd.Function):
     """The caller's node of a call."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, call: Callee, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, call: ModuleCall, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
         ctx.set_materialize_grads(False)
         outputs = call.forward(*tensors)
         ctx.mark_non_differentiable(
-            *(output for output, needed in zip(outputs, call.requires_grad, strict=True) if not needed)
+            *(output for output, requires_grad in zip(outputs, call.requires_grad, strict=True) if not requires_grad)
         )
         return tuple(outputs)
 
@@ -76,75 +82,69 @@ class RemoteNode(torch.autograd.Function):
         return (None, None, *ctx.call.backward(gradients))
 
 
-_REMOTE: Any = RemoteNode._backward_cls
+@functools.cache
+def record_hook_use() -> bool:
+    """Let the nodes of calls record which gradients hooks read; False: this release of torch does not allow it."""
+
+    def note(node: Any, is_prehook: bool) -> None:
+        node.call.hook_use.reads_outputs = True
+        node.call.hook_use.reads_inputs |= not is_prehook
+
+    return private.observe_node_hooks(RemoteNode, note)
 
 
-def _notes_hooks(name: str, *, at_inputs: bool = False) -> None:
-    """Let the nodes' method *name*, which registers a hook, also note at what the hook looks."""
-    plain = getattr(_REMOTE, name)
-
-    def register(node: Any, *given: Any) -> Any:
-        node.call.looks.at_outputs = True
-        node.call.looks.at_inputs |= at_inputs
-        return plain(node, *given)
-
-    setattr(_REMOTE, name, register)
-
-
-_notes_hooks("register_hook", at_inputs=True)
-_notes_hooks("register_prehook")
-_notes_hooks("_register_hook_dict")  # Tensor.register_hook calls it for a node's output.
-
-
-def link(roots: Iterable[Any]) -> None:
-    """Set `onward` of every call in the graph that ends with the nodes *roots*, for a backward pass from them alone."""
+def link_calls(roots: Iterable[Any]) -> None:
+    """Set `gradient_link` of every call in the graph of the nodes *roots*, for a backward pass from them alone."""
     users: dict[Any, set[Any]] = {}
     for root in roots:
         users.setdefault(root, set()).add(None)
-    waiting = list(users)
-    while waiting:
-        node = waiting.pop()
-        for behind, _ in node.next_functions:
-            if behind is not None:
-                if behind not in users:
-                    users[behind] = set()
-                    waiting.append(behind)
-                users[behind].add(node)
-    calls = [node for node in users if isinstance(node, _REMOTE)]
-    for node in calls:
+    pending = list(users)
+    while pending:
+        node = pending.pop()
+        for next_node, _ in node.next_functions:
+            if next_node is not None:
+                if next_node not in users:
+                    users[next_node] = set()
+                    pending.append(next_node)
+                users[next_node].add(node)
+    nodes = [node for node in users if private.is_node_of(node, RemoteNode)]
+    for node in nodes:
         node.call.begin_backward()
-    if torch.is_anomaly_enabled():  # It looks at every gradient.
+    if torch.is_anomaly_enabled():  # It reads every gradient.
         return
-    for node in calls:
-        (user,) = users[node] if len(users[node]) == 1 else (None,)
-        if isinstance(user, _REMOTE) and not (
-            node.call.looks.at_outputs or node.call.is_retained or user.call.looks.at_inputs
+    for node in nodes:
+        user: Any = next(iter(users[node])) if len(users[node]) == 1 else None
+        if private.is_node_of(user, RemoteNode) and not (
+            node.call.hook_use.reads_outputs or node.call.is_retained or user.call.hook_use.reads_inputs
         ):
             inputs = user.next_functions[1:]  # The first is the anchor's.
-            if all(behind is None or behind is node for behind, _ in inputs):
-                places = [(number, its) for number, (behind, its) in enumerate(inputs) if behind is node]
-                user.call.onward = Onward(node.call, places)
+            if all(next_node is None or next_node is node for next_node, _ in inputs):
+                index_pairs = [
+                    (input_index, output_index)
+                    for input_index, (next_node, output_index) in enumerate(inputs)
+                    if next_node is node
+                ]
+                user.call.gradient_link = GradientLink(node.call, index_pairs)
 
 
-class Served:
-    """What the owner keeps of a call until its backward."""
+class CallRecord:
+    """The state of a call that its owner keeps until the backward pass."""
 
-    def __init__(self, inputs: Sequence[Tensor], parcel: Parcel) -> None:
-        needed = [form.requires_grad for form in parcel.forms]
+    def __init__(self, inputs: Sequence[Tensor], bundle: TensorBundle) -> None:
         self.inputs: Sequence[Tensor] | None = inputs
-        self.needed = needed
-        self.places = parcel.places
-        self.gradients: list[Tensor | None] = [None] * len(needed)
-        self.links = False  # Whether it called several modules of other partitions itself, which may be linked.
+        self.requires_grad = [meta.requires_grad for meta in bundle.metas]
+        self.refs = bundle.refs
+        self.gradients: list[Tensor | None] = [None] * len(bundle.metas)
+        self.has_calls = False  # True if it called several modules of other partitions itself, which may be linked.
         self._edges: list[GradientEdge | None] = []
         self._missing: set[int] = set()
 
     @property
     def is_finished(self) -> bool:
-        """Whether every output's gradient has come."""
+        """True once every output's gradient has arrived."""
         return not self._missing
 
-    def keep(self, outputs: Sequence[Tensor]) -> bool:
+    def keep_graph(self, outputs: Sequence[Tensor]) -> bool:
         """Keep the graph of *outputs*; False: none of them has one."""
         self.inputs = None
         self._edges = [get_gradient_edge(output) if output.requires_grad else None for output in outputs]
@@ -159,36 +159,40 @@ class Served:
             if edge is not None and gradient is not None
         ]
         if roots:
-            if self.links:
-                link(edge.node for edge, _ in roots)
+            if self.has_calls:
+                link_calls(edge.node for edge, _ in roots)
             torch.autograd.backward([edge for edge, _ in roots], [gradient for _, gradient in roots])
         self._missing -= {number for number, gradient in enumerate(gradients) if gradient is not None}
-        found, self.gradients = self.gradients, [None] * len(self.needed)
-        return found
+        input_gradients, self.gradients = self.gradients, [None] * len(self.requires_grad)
+        return input_gradients
 
 
-class Entry(torch.autograd.Function):
-    """The owner's first node of a call: gives out the inputs, which a module may change in place as any others."""
+class EntryNode(torch.autograd.Function):
+    """The owner's first node of a call. Its outputs are the call's inputs, which a module may change in place."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, served: Served) -> tuple[Tensor, ...]:
-        ctx.served = served
+    def forward(ctx: Any, anchor: Tensor, record: CallRecord) -> tuple[Tensor, ...]:
+        ctx.record = record
         ctx.set_materialize_grads(False)
-        assert served.inputs is not None
+        assert record.inputs is not None
         ctx.mark_non_differentiable(
-            *(tensor for tensor, needed in zip(served.inputs, served.needed, strict=True) if not needed)
+            *(
+                tensor
+                for tensor, requires_grad in zip(record.inputs, record.requires_grad, strict=True)
+                if not requires_grad
+            )
         )
-        return tuple(served.inputs)
+        return tuple(record.inputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None]:
-        ctx.served.gradients = list(gradients)
+        ctx.record.gradients = list(gradients)
         return None, None
 
 
-class NoLeaf(torch.autograd.Function):
-    """Gives a received tensor, of which autograd has a leaf, as one that a module may change in place."""
+class NonLeaf(torch.autograd.Function):
+    """Makes a received tensor, which is a leaf of the graph, into one that a module may change in place."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,8 @@ class Offload:
 
 
 class _Call:
-    def __init__(self, owner: Offload, before: "_Call | None") -> None:
-        self._owner, self._before = owner, before
+    def __init__(self, owner: Offload, previous: "_Call | None") -> None:
+        self._owner, self._before = owner, previous
         self._stored: list[Any] = []
         self._loading: dict[int, Callable[[], torch.Tensor]] = {}
         self._is_used = False
@@ -54,7 +54,7 @@ class _Call:
 
     def _start(self) -> None:
         if not self._is_used and not self._loading:
-            self._loading = {number: self._owner.load(each) for number, each in enumerate(self._stored)}
+            self._loading = {number: self._owner.load(stored) for number, stored in enumerate(self._stored)}
 
 
 active: Offload | None = None

@@ -18,10 +18,10 @@ from toolkit.rank.modelparallel.torch.step import runner
 
 
 class _WholeParameters(torch.optim.Optimizer):
-    """What both have: a step without gradient for each parameter that has one."""
+    """The base of both optimizers: a step updates each parameter that has a gradient."""
 
     def _begin(self) -> None:
-        """Look at all gradients before the first parameter changes; all ranks call it."""
+        """Read all gradients before the first parameter changes; all ranks call it."""
 
     def _update(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any], state: Any) -> None:
         raise NotImplementedError

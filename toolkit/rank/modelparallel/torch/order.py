@@ -1,9 +1,9 @@
-"""The order in which the module server's tasks get the baton.
+"""The order in which the module server's tasks get the execution token.
 
 By default, by priority:
 
 1. Tasks whose answer has come: mostly they ask the next rank at once, which must not wait for this rank's own work.
-2. A task that gave way to those (giving_way.py).
+2. A task that yielded the token to those (giving_way.py).
 3. Forward and backward work by turns, as in one-forward-one-backward schedules. Backward first would empty the queue of
    a rank: while partition 0 does its own long backward pass, nobody there turns results into the next requests, and a
    rank that has served its backward requests first has no forward request left to fill the time with (a simulation
@@ -27,28 +27,28 @@ from toolkit.rank.modelparallel.messenger import Message
 
 ORDER = "smp.order"
 STUCK_AFTER_S = 30.0
-Label = tuple[Any, ...]  # The step, the rest of the task's key, and what it does next.
+Label = tuple[Any, ...]  # The step, the rest of the task's key, and "start", or "resume" and a number.
 
 
 class Task:
     """A microbatch's run of the step function, or a served request.
 
     *key* is the same in every run of the same step: (step, microbatch, number of the call, ...). Tasks of one *kind*
-    mostly make the same calls. `state` is its random number generator's state, None: it goes on with the present one.
+    mostly make the same calls.
     """
 
     def __init__(self, key: tuple[int, ...], *, is_backward: bool = False, kind: Hashable = None) -> None:
         self.key = key
         self.kind = kind
-        self.ahead: Any = None  # Its calls, where some run ahead (ahead.py).
+        self.speculation: Any = None  # Its calls, where some run speculatively (ahead.Speculation).
         self.is_backward = is_backward
-        self.state: Any = None
+        self.state: Any = None  # Its random number generator's state, None: it goes on with the present one.
         self.reply: Any = None
         self.calls = 0
         self.resumes = 0
-        self.unresolved: set[tuple[int, ...]] = set()  # Its calls that have a graph, and had no backward.
-        self.fars: list[Callable[[], Any]] = []  # Weak references to tensors whose data is elsewhere (far.py).
-        self.begin_ns = 0  # When it got the baton, in a recorded step.
+        self.awaiting_backward: set[tuple[int, ...]] = set()  # Its calls that have a graph, and had no backward pass.
+        self.remote_outputs: list[Callable[[], Any]] = []  # Weak references to remote tensors (far.py).
+        self.begin_ns = 0  # When it got the token, in a recorded step.
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -64,14 +64,14 @@ class Task:
 
 
 class Urgency(IntEnum):
-    """Why a task can go on, the most urgent first."""
+    """The reason why a task can go on, the most urgent first."""
 
-    ANSWERED = 0  # It waited for another rank's answer, which has come.
-    GAVE_WAY = 1
+    ANSWERED = 0  # It waited for another rank's answer, which has arrived.
+    YIELDED = 1
     OTHER = 2  # It has not begun, or the gate of "simple" has opened.
 
 
-class Ready:
+class ReadyTask:
     """A task that can go on: with *work* in a thread of the pool if it has not begun."""
 
     def __init__(
@@ -84,115 +84,122 @@ class Ready:
         self._number = (task.microbatch, serial)
 
     def priority(self, *, backward: bool) -> tuple[int, bool, int, int]:
-        """Return what orders it among others, the least first, when it is the turn of *backward* work, or forward."""
-        prefers = backward if self.urgency == Urgency.OTHER else True
-        return (self.urgency, self.task.is_backward is not prefers, *self._number)
+        """Return the task's sort key; the least is next. *backward*: it is the turn of backward work."""
+        preferred = backward if self.urgency == Urgency.OTHER else True
+        return (self.urgency, self.task.is_backward is not preferred, *self._number)
 
 
-class Order:
-    """Which ready task is next: by priority, or as *follow* says, the labels of those that were next before.
+class TaskOrder:
+    """Decides which ready task is next: by priority, or in the order of *follow*, the labels of an earlier step.
 
-    `granted`: the labels of the tasks that got the baton, in order. *tell* is called with each. *gives_way*: a task may
-    give way. Where others follow the order none does, since that depends on when answers come.
+    `granted`: the labels of the tasks that got the token, in order. *on_grant* is called with each. *may_yield*: tasks
+    may yield the token. They may not if others follow the order, since yielding depends on when answers arrive.
     """
 
     def __init__(
         self,
         follow: "deque[Label] | None" = None,
         *,
-        tell: Callable[[Label], None] = lambda _: None,
-        gives_way: bool = False,
+        on_grant: Callable[[Label], None] = lambda _: None,
+        may_yield: bool = False,
     ) -> None:
         self.follow = follow
-        self.gives_way = gives_way
+        self.may_yield = may_yield
         self.granted: list[Label] = []
-        self._tell = tell
+        self._on_grant = on_grant
         self._is_turn_of_backward = False
 
-    def take(self, ready: list[Ready], step: int) -> Ready | None:
-        """Remove the next of *ready* tasks of *step* and return it, None: it is not there yet."""
-        mine = [each for each in ready if each.task.key[0] == step]
+    def pop_next(self, ready: list[ReadyTask], step: int) -> ReadyTask | None:
+        """Remove the next of *ready* tasks of *step* and return it, None: it is not ready yet."""
+        candidates = [candidate for candidate in ready if candidate.task.key[0] == step]
         if self.follow is None:
-            found = min(mine, key=lambda each: each.priority(backward=self._is_turn_of_backward), default=None)
-            if found is not None and found.urgency == Urgency.OTHER:
-                self._is_turn_of_backward = not found.task.is_backward
+            backward = self._is_turn_of_backward
+            following = min(candidates, key=lambda candidate: candidate.priority(backward=backward), default=None)
+            if following is not None and following.urgency == Urgency.OTHER:
+                self._is_turn_of_backward = not following.task.is_backward
         else:
             while self.follow and self.follow[0][0] < step:
                 self.follow.popleft()  # Of a step that failed.
             label = self.follow[0] if self.follow else None
-            found = next((each for each in mine if each.label == label), None)
-            if found is not None:
+            following = next((candidate for candidate in candidates if candidate.label == label), None)
+            if following is not None:
                 self.follow.popleft()
-        if found is not None:
-            ready.remove(found)
-            self.granted.append(found.label)
-            self._tell(found.label)
-        return found
+        if following is not None:
+            ready.remove(following)
+            self.granted.append(following.label)
+            self._on_grant(following.label)
+        return following
 
-    def has_better(self, ready: list[Ready], task: Task, step: int) -> bool:
-        """Whether *task* of *step*, which has the baton, would go on after another of *ready* if it gave way."""
-        if not self.gives_way:
+    def should_yield(self, ready: list[ReadyTask], task: Task, step: int) -> bool:
+        """Return whether another of *ready* would be next if *task* of *step*, which has the token, yielded it."""
+        if not self.may_yield:
             return False
-        own = Ready(task, None, 0, Urgency.GAVE_WAY).priority(backward=False)
-        return any(each.priority(backward=False) < own for each in ready if each.task.key[0] == step)
+        priority = ReadyTask(task, None, 0, Urgency.YIELDED).priority(backward=False)
+        return any(
+            candidate.priority(backward=False) < priority for candidate in ready if candidate.task.key[0] == step
+        )
 
 
-class Follower(Protocol):
-    """The scheduler, as far as its order's keeper knows it."""
+class OrderedScheduler(Protocol):
+    """The part of the scheduler that StepOrders uses."""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether tasks are ready and none of them is next in the order that is followed."""
+        """True if tasks are ready and none of them is next in the order that is followed."""
 
-    def follow_no_longer(self) -> None:
-        """Go on by priority."""
+    def drop_order(self) -> None:
+        """Continue by priority."""
 
 
-class Orders:
-    """Gives each step its order. *messenger*, *group*: of the tensor parallel ranks, this one among them."""
+class StepOrders:
+    """Gives each step its order.
+
+    *group*: the tensor parallel ranks, this one among them, which *messenger* connects. *on_label* is called when a
+    label of the first of them has arrived.
+    """
 
     def __init__(
-        self, messenger: Any, group: tuple[int, ...], *, deterministic: bool, poke: Callable[[], None]
+        self, messenger: Any, group: tuple[int, ...], *, deterministic: bool, on_label: Callable[[], None]
     ) -> None:
         self._deterministic = deterministic
-        self._poke = poke
-        self._known: dict[Hashable, list[Label]] = {}
-        self._under_way: tuple[Hashable, Order] | None = None
+        self._label_callback = on_label
+        self._recorded: dict[Hashable, list[Label]] = {}
+        self._under_way: tuple[Hashable, TaskOrder] | None = None
         self._labels: deque[Label] = deque()
         self._is_first = group[0] == messenger.me
-        self._others = group[1:] if self._is_first else ()
+        self._followers = group[1:] if self._is_first else ()
         self._messenger = messenger
         self._stuck_s = 0.0
         if not self._is_first:
             messenger.on(ORDER, self._on_label)
 
-    def begin(self, step: int, kind: Hashable) -> Order:
+    def begin(self, step: int, kind: Hashable) -> TaskOrder:
         """Return the order of *step*. Steps of one *kind* do the same."""
         self._stuck_s = 0.0
         if not self._is_first:
-            order = Order(self._labels)
-        elif self._deterministic and kind in self._known:
-            order = Order(deque((step, *label[1:]) for label in self._known[kind]), tell=self._tell)
+            order = TaskOrder(self._labels)
+        elif self._deterministic and kind in self._recorded:
+            order = TaskOrder(deque((step, *label[1:]) for label in self._recorded[kind]), on_grant=self._send_label)
         else:
-            order = Order(tell=self._tell, gives_way=not (self._deterministic or self._others))
+            order = TaskOrder(on_grant=self._send_label, may_yield=not (self._deterministic or self._followers))
         self._under_way = kind, order
         return order
 
     def end(self) -> None:
-        """The step that began last ended well."""
+        """Note that the step that began last has succeeded."""
         if self._under_way is not None and self._deterministic and self._is_first:
             kind, order = self._under_way
-            self._known.setdefault(kind, order.granted)
+            self._recorded.setdefault(kind, order.granted)
         self._under_way = None
 
     @property
-    def patience_s(self) -> float | None:
-        """How often to call `look` while the step runs, None: never."""
+    def check_interval_s(self) -> float | None:
+        """The interval in which to call `check_progress` while the step runs, None: never."""
         return 1.0 if self._deterministic and self._is_first else None
 
-    def look(self, scheduler: "Follower") -> None:
-        """See whether *scheduler* still can follow the order of its step; if not for long, it goes on by priority."""
-        self._stuck_s = self._stuck_s + (self.patience_s or 0.0) if scheduler.is_stuck else 0.0
+    def check_progress(self, scheduler: "OrderedScheduler") -> None:
+        """Let *scheduler* continue by priority if it could not follow the order of its step for STUCK_AFTER_S."""
+        self._stuck_s = self._stuck_s + (self.check_interval_s or 0.0) if scheduler.is_stuck else 0.0
         if self._stuck_s < STUCK_AFTER_S:
             return
         self._under_way = None
@@ -202,13 +209,13 @@ class Orders:
             stacklevel=2,
         )
         self._stuck_s = 0.0
-        scheduler.follow_no_longer()
+        scheduler.drop_order()
 
-    def _tell(self, label: Label) -> None:
-        for rank in self._others:
-            with contextlib.suppress(PeerLost):  # The step ends by it.
+    def _send_label(self, label: Label) -> None:
+        for rank in self._followers:
+            with contextlib.suppress(PeerLost):  # The step fails because of it.
                 self._messenger.send(rank, ORDER, None, label)
 
     def _on_label(self, message: Message) -> None:
         self._labels.append(message.payload)
-        self._poke()
+        self._label_callback()

@@ -64,5 +64,5 @@ def _without_sharding(cfg: Parameters) -> Iterator[str]:
         yield f"no effect without sharded_data_parallel_degree: {', '.join(idle)}"
 
 
-def _refuse(expected: str, found: str, hint: str) -> None:
-    raise ContractError(f"expected {expected}, found {found}", where=VARIABLE, hint=hint)
+def _refuse(expected: str, actual: str, hint: str) -> None:
+    raise ContractError(f"expected {expected}, found {actual}", where=VARIABLE, hint=hint)

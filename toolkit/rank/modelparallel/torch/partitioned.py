@@ -17,10 +17,10 @@ from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
-from torch.utils._pytree import tree_leaves
 
 from toolkit.parallelism.decision import Decision
 from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.marking import created_modules
 
 MARK = "_smp_partition"
@@ -51,24 +51,24 @@ def _check_index(index: int) -> None:
 
 
 def marks(module: nn.Module) -> dict[str, int]:
-    """Return the partitions that the script has given, by path."""
-    return {path: each.__dict__[MARK] for path, each in module.named_modules() if MARK in each.__dict__}
+    """Return the partitions that the script has set, by path."""
+    return {path: submodule.__dict__[MARK] for path, submodule in module.named_modules() if MARK in submodule.__dict__}
 
 
 def manual(module: nn.Module, partitions: int, default: int) -> dict[str, int]:
-    """Return the assignment of a model whose partitions the script has given; the rest is in *default*.
+    """Return the assignment of a model whose partitions the script has set; the rest is in *default*.
 
     Raises:
         SMPError: a partition that does not exist, or one without modules.
     """
-    given = marks(module)
-    for path, index in given.items():
+    marked = marks(module)
+    for path, index in marked.items():
         if index >= partitions:
             raise SMPError(
                 f"expected a partition from 0 to {partitions - 1} for module {path or 'the model'}, found {index}: "
                 "change smp.partition or smp.set_partition, or the parameter partitions"
             )
-    assignment = {"": default, **given}
+    assignment = {"": default, **marked}
     if empty := sorted(set(range(partitions)) - set(assignment.values())):
         raise SMPError(
             f"expected modules in each of {partitions} partitions, found none in {', '.join(map(str, empty))}: place "
@@ -80,15 +80,14 @@ def manual(module: nn.Module, partitions: int, default: int) -> dict[str, int]:
 def merge_tied(module: nn.Module, assignment: Mapping[str, int]) -> dict[str, int]:
     """Return *assignment* with modules that hold the same parameter or buffer in the first one's partition."""
     first: dict[int, int] = {}
-    found = dict(assignment)
-    for path, each in module.named_modules(remove_duplicate=False):
-        partition = _partition_of(path, found)
-        for one in (*each._parameters.values(), *each._buffers.values()):
-            if one is not None:
-                known = first.setdefault(id(one), partition)
-                if known != partition:
-                    partition = _move(module, path, known, found)
-    return found
+    merged = dict(assignment)
+    for path, submodule in module.named_modules(remove_duplicate=False):
+        partition = _partition_of(path, merged)
+        for tensor in (*private.own_parameters(submodule).values(), *private.own_buffers(submodule).values()):
+            first_partition = first.setdefault(id(tensor), partition)
+            if first_partition != partition:
+                partition = _move(module, path, first_partition, merged)
+    return merged
 
 
 def partitions_of(module: nn.Module, decision: Decision) -> dict[str, int]:
@@ -97,32 +96,34 @@ def partitions_of(module: nn.Module, decision: Decision) -> dict[str, int]:
     return {path: _partition_of(path, assignment) for path, _ in module.named_modules()}
 
 
-def extended(module: nn.Module, before: Mapping[str, int], partitions: int) -> dict[str, int]:
-    """Return the partition of every module of *module* by path, where *before* is that of an earlier time.
+def extended(module: nn.Module, old_assignment: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """Return the partition of every module of *module* by path, after *old_assignment* was made.
 
     A module that has none yet gets that of the one that it replaces, else its parent's. If it holds a parameter of
     another module, it gets that one's.
     """
-    found: dict[str, int] = {}
+    assignment: dict[str, int] = {}
     holders: dict[int, int] = {}
     new: list[tuple[str, nn.Module]] = []
-    for path, each in module.named_modules():
-        known = each.__dict__.get(PLACED, partitions)
-        if known < partitions:
-            found[path] = known
-            holders |= {id(one): known for one in each._parameters.values() if one is not None}
+    for path, submodule in module.named_modules():
+        partition = submodule.__dict__.get(PLACED, partitions)
+        if partition < partitions:
+            assignment[path] = partition
+            holders |= {id(parameter): partition for parameter in private.own_parameters(submodule).values()}
         else:
-            found[path] = before.get(path, found.get(path.rpartition(".")[0], 0))
-            new.append((path, each))
-    for path, each in new:
-        own = [id(one) for one in each._parameters.values() if one is not None]
-        found[path] = next((holders[one] for one in own if one in holders), found[path])
-        holders |= dict.fromkeys(own, found[path])
-    return found
+            assignment[path] = old_assignment.get(path, assignment.get(path.rpartition(".")[0], 0))
+            new.append((path, submodule))
+    for path, submodule in new:
+        ids = [id(parameter) for parameter in private.own_parameters(submodule).values()]
+        assignment[path] = next((holders[key] for key in ids if key in holders), assignment[path])
+        holders |= dict.fromkeys(ids, assignment[path])
+    return assignment
 
 
-def apply(module: nn.Module, partitions: Mapping[str, int], mine: int, device: torch.device, call: Call) -> None:
-    """Keep of *module* what is on partition *mine*, on *device*; *partitions*: of every module by path.
+def apply(
+    module: nn.Module, partitions: Mapping[str, int], own_partition: int, device: torch.device, call: Call
+) -> None:
+    """Keep the parts of *module* on *own_partition*, on *device*; *partitions*: of every module by path.
 
     *call* is called as call(partition, module, path, args, kwargs) for modules of other partitions. May be called
     again, when the model has more or other modules.
@@ -130,43 +131,45 @@ def apply(module: nn.Module, partitions: Mapping[str, int], mine: int, device: t
     Raises:
         SMPError: a module of this partition has parameters without values.
     """
-    places: dict[int, torch.Tensor] = {}
-    for path, each in module.named_modules():
-        is_mine = partitions[path] == mine
-        each.__dict__[PLACED] = partitions[path]
-        if not is_mine and isinstance(each, nn.RNNBase):  # Its own weak references would hold its parameters.
-            each._flat_weight_refs = [None] * len(each._flat_weight_refs)
-        for name, parameter in each._parameters.items():
-            if parameter is not None and id(parameter) not in places:
-                places[id(parameter)] = parameter
+    visited: dict[int, torch.Tensor] = {}
+    for path, submodule in module.named_modules():
+        is_local = partitions[path] == own_partition
+        submodule.__dict__[PLACED] = partitions[path]
+        if not is_local and isinstance(submodule, nn.RNNBase):
+            private.drop_weight_references(submodule)
+        for name, parameter in private.own_parameters(submodule).items():
+            if id(parameter) not in visited:
+                visited[id(parameter)] = parameter
                 full_name = f"{path}.{name}" if path else name
-                if not is_mine and parameter.device.type != "meta":
+                if not is_local and parameter.device.type != "meta":
                     _empty(parameter, full_name)
-                elif is_mine and parameter.device.type == "meta":
+                elif is_local and parameter.device.type == "meta":
                     raise SMPError(
-                        f"expected parameter {full_name} of partition {mine} to have values on this rank, found it on "
-                        "the meta device: a module that the script adds to a partitioned model must be made alike on "
-                        "all ranks, and not of parameters of another partition"
+                        f"expected parameter {full_name} of partition {own_partition} to have values on this rank, "
+                        "found it on the meta device: a module that the script adds to a partitioned model must be "
+                        "made alike on all ranks, and not of parameters of another partition"
                     )
-                elif is_mine:
+                elif is_local:
                     parameter.data = parameter.data.to(device)
-        for name, buffer in each._buffers.items():
-            if buffer is not None:
-                each._buffers[name] = buffer.to(device) if is_mine else buffer.to("meta")
-        if not is_mine:
-            each._compiled_call_impl = _stub(call, partitions[path], each, path)
+        for name, buffer in private.own_buffers(submodule).items():
+            private.set_buffer(submodule, name, buffer.to(device) if is_local else buffer.to("meta"))
+        if not is_local:
+            private.set_call_impl(submodule, _stub(call, partitions[path], submodule, path))
 
 
 class Addition(NamedTuple):
-    """A module or parameter that came, perhaps in place of another one. `in_step`: a module's forward pass added it,
-    which other ranks do not run. `has_state`: a state lists it, or what it replaces."""
+    """A module or parameter that was added, perhaps in place of another one.
+
+    `in_step`: a module's forward pass added it, which other ranks do not run. `has_state`: a state lists it, or the
+    one that it replaces.
+    """
 
     in_step: bool
     has_state: bool
 
 
 class Additions:
-    """Notes where modules of this process got a module or parameter. *is_in_step*: whether a step is under way."""
+    """Records modules and parameters that modules of this process get. *is_in_step*: returns True during a step."""
 
     def __init__(self, is_in_step: Callable[[], bool]) -> None:
         self._is_in_step = is_in_step
@@ -174,11 +177,11 @@ class Additions:
         for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
             register(self._note)
 
-    def take(self, wrapper: nn.Module) -> dict[str, Addition]:
-        """Return what the module in *wrapper* has got since the last call, by path in *wrapper*."""
+    def pop(self, wrapper: nn.Module) -> dict[str, Addition]:
+        """Return the additions to the module in *wrapper* since the last call, by path in *wrapper*."""
         noted, self._noted = self._noted, []
-        # Those of nn.Module: the wrapper's own names are the inner module's.
-        paths = {id(each): path for path, each in nn.Module.named_modules(wrapper)} if noted else {}
+        # nn.Module's own method: the wrapper's names are those of the inner module.
+        paths = {id(module): path for path, module in nn.Module.named_modules(wrapper)} if noted else {}
         return {
             ".".join(filter(None, (paths[id(module)], name))): addition
             for reference, name, addition in noted
@@ -186,32 +189,31 @@ class Additions:
         }
 
     def _note(self, module: nn.Module, name: str, added: Any) -> None:
-        holders: tuple[Any, ...] = (module._modules, module._parameters)
-        before = [each[name] for each in holders if name in each]
-        if not any(each is added for each in before):
-            has_state = any(map(_has_state, (added, *before)))
+        replaced = private.values_of(module, name)
+        if not any(value is added for value in replaced):
+            has_state = any(map(_has_state, (added, *replaced)))
             self._noted.append((weakref.ref(module), name, Addition(self._is_in_step(), has_state)))
 
 
 def _has_state(value: Any) -> bool:
     if isinstance(value, nn.Module):
-        return any(True for each in (value.parameters(), value.buffers()) for _ in each)
+        return any(True for tensors in (value.parameters(), value.buffers()) for _ in tensors)
     return value is not None
 
 
 def _stub(call: Call, partition: int, module: nn.Module, path: str) -> Callable[..., Any]:
-    # nn.Module.__call__ looks for _compiled_call_impl first; hooks run where the module is.
-    def elsewhere(*args: Any, **kwargs: Any) -> Any:
+    # It replaces the calls of hooks, too: they run on the module's rank.
+    def call_remotely(*args: Any, **kwargs: Any) -> Any:
         return call(partition, module, path, args, kwargs)
 
-    return elsewhere
+    return call_remotely
 
 
-# What may be asked of a parameter without data, besides its properties.
+# The functions that a parameter without data allows, besides its properties.
 WITHOUT_DATA = frozenset(["detach", "requires_grad_", "clone", "empty_like", "zeros_like", "type", "to"])
 
 
-class Elsewhere(nn.Parameter):
+class RemoteParameter(nn.Parameter):
     """A parameter of another partition: it has a shape, and no data to compute with. `smp_name`: its path."""
 
     smp_name: str
@@ -220,17 +222,21 @@ class Elsewhere(nn.Parameter):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # torch computes shapes with meta tensors, and would give one out where a number is expected.
         failure: RuntimeError | None = None
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.without_torch_function():
             try:
-                found = func(*args, **(kwargs or {}))
+                output = func(*args, **(kwargs or {}))
             except RuntimeError as error:
                 failure = error
         name = getattr(func, "__name__", str(func))
-        if failure is None and (not isinstance(found, torch.Tensor) or name.startswith("__") or name in WITHOUT_DATA):
-            return found
-        whose = next((one.smp_name for one in tree_leaves((args, kwargs)) if isinstance(one, Elsewhere)), "a parameter")
+        is_allowed = failure is None and (
+            not isinstance(output, torch.Tensor) or name.startswith("__") or name in WITHOUT_DATA
+        )
+        if is_allowed:
+            return output
+        leaves = private.pytree.tree_leaves((args, kwargs))
+        parameter = next((leaf.smp_name for leaf in leaves if isinstance(leaf, RemoteParameter)), "a parameter")
         raise SMPError(
-            f"expected code of this rank to compute with its own parameters, found {name} with {whose} of another "
+            f"expected code of this rank to compute with its own parameters, found {name} with {parameter} of another "
             "partition: use model.local_parameters(); call the module that has it; or put both modules into one "
             "partition (smp.set_partition, with auto_partition false)"
         ) from failure
@@ -239,19 +245,16 @@ class Elsewhere(nn.Parameter):
 def _empty(parameter: nn.Parameter, name: str) -> None:
     """Make *parameter* a meta tensor in place."""
     parameter.grad = None
-    empty = Elsewhere(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+    empty = RemoteParameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
     empty.__dict__.update(parameter.__dict__)
     empty.smp_name = name
-    if parameter._use_count() > 1 and parameter.requires_grad:  # type: ignore[attr-defined]
+    if private.is_used(parameter) and parameter.requires_grad:
         # The script keeps an output of the run that measured the model (a list of losses).
-        get_gradient_edge(parameter).node.register_prehook(functools.partial(_too_late, name))
-    # torch.utils.swap_tensors does the same, and refuses a parameter that a graph or a weak reference holds.
-    parameter.__class__, empty.__class__ = empty.__class__, parameter.__class__
-    parameter.__dict__, empty.__dict__ = empty.__dict__, parameter.__dict__
-    torch._C._swap_tensor_impl(parameter, empty)
+        get_gradient_edge(parameter).node.register_prehook(functools.partial(_refuse_old_graph, name))
+    private.swap_tensors(parameter, empty)
 
 
-def _too_late(name: str, _gradients: Any) -> None:
+def _refuse_old_graph(name: str, _gradients: Any) -> None:
     raise SMPError(
         f"expected a backward pass from an output of a present step, found one that reaches parameter {name} as it was "
         "before the model was partitioned: keep no output of the first call of the step function, which is made once "

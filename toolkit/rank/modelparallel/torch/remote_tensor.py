@@ -1,9 +1,9 @@
-"""Tensors that stay on the rank that made them, until somebody else needs their data.
+"""Remote tensors: outputs that stay on the rank that made them, until another rank needs their data.
 
-A module's large outputs stay with its rank. The caller gets a Far: a tensor with a shape and a place in the graph, but
-without data. Given to another module of that rank, or of a third one, it goes as a reference, and so does its gradient;
-so a chain of calls costs no transfers through the caller. Any other use fetches the data, once, and the next such
-output then comes with its data at once.
+A module's large outputs stay with its rank. The caller gets a RemoteTensor: a tensor with a shape and a node in the
+autograd graph, but without data. If it is passed to another module of that rank, or of a third one, the message has a
+reference (TensorRef) in its place, and so it does for the gradient: a chain of calls costs no transfers through the
+caller. Any other use fetches the data, once, and the next such output then comes with its data at once.
 """
 
 import weakref
@@ -12,82 +12,88 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from toolkit.rank.modelparallel.torch import wire
+from toolkit.rank.modelparallel.torch import private, wire
+from toolkit.rank.modelparallel.torch.private import pytree
 
 # Smaller tensors come with the answer: a message of their own would cost more than their data.
-FROM_BYTES = 16 << 10
+MIN_REMOTE_BYTES = 16 << 10
 
 
-class Place(NamedTuple):
-    """Where a tensor is: the rank that keeps it, and its key there (of the message that brought it, and a number)."""
+class TensorRef(NamedTuple):
+    """Refers to a tensor that another rank keeps.
+
+    `rank`: the rank that keeps it. `key`: its key there (that of the message that brought it, and a number).
+    """
 
     rank: int
     key: tuple[int, ...]
 
 
-class Source(Protocol):
-    """Knows how to get the data of a place."""
+class TensorStore(Protocol):
+    """Fetches the data of remote tensors and releases it."""
 
-    def fetch(self, place: Place) -> Tensor:
+    def fetch(self, ref: TensorRef) -> Tensor:
         """Return the data."""
 
-    def release(self, place: Place) -> None:
-        """Nobody here needs it any more."""
+    def release(self, ref: TensorRef) -> None:
+        """Note that this rank does not need the data any more."""
 
 
-class Far(Tensor):
-    """A tensor whose data is at `place`. `on_fetch` is called when its data is needed here."""
+class RemoteTensor(Tensor):
+    """A tensor whose data the rank of `ref` keeps. `on_fetch` is called when its data is needed here."""
 
-    place: Place
+    ref: TensorRef
 
     @staticmethod
-    def __new__(cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *_: Any) -> "Far":
-        made: Far = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        return made
+    def __new__(cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *_: Any) -> "RemoteTensor":
+        tensor: RemoteTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        return tensor
 
     def __init__(
         self,
         shape: Sequence[int],
         dtype: torch.dtype,
         device: torch.device,
-        place: Place,
-        source: Source,
+        ref: TensorRef,
+        store: TensorStore,
         on_fetch: Callable[[], None],
     ) -> None:
-        self.place = place
-        self._source = source
+        self.ref = ref
+        self._store = store
         self._on_fetch = on_fetch
         self._data: Tensor | None = None
-        self._near: Tensor | None = None
-        weakref.finalize(self, source.release, place).atexit = False
+        self._materialized: Tensor | None = None
+        weakref.finalize(self, store.release, ref).atexit = False
 
-    def data_here(self) -> Tensor:
-        """Return its data, outside of the graph."""
+    def local_data(self) -> Tensor:
+        """Return its data, outside of the graph; the first call fetches it."""
         if self._data is None:
             self._on_fetch()
-            self._data = self._source.fetch(self.place)
+            self._data = self._store.fetch(self.ref)
         return self._data
 
-    def near(self) -> Tensor:
-        """Return an ordinary tensor instead of this one, in its place in the graph."""
+    def materialize(self) -> Tensor:
+        """Return an ordinary tensor with the same data and the same gradient."""
         needs_graph = torch.is_grad_enabled() and self.requires_grad
-        if self._near is None or (needs_graph and not self._near.requires_grad):
-            data = self.data_here()
-            self._near = _Near.apply(self, data) if needs_graph else data.detach()  # type: ignore[no-untyped-call]
-        return self._near
+        if self._materialized is None or (needs_graph and not self._materialized.requires_grad):
+            data = self.local_data()
+            self._materialized = (
+                _Materialize.apply(self, data) if needs_graph else data.detach()  # type: ignore[no-untyped-call]
+            )
+        return self._materialized
 
-    def current(self) -> Tensor:
-        """Return what stands for it as an argument: itself, unless its data was changed here in place."""
-        return self if self._near is None or not self._near._version else self._near
+    def as_argument(self) -> Tensor:
+        """Return the tensor to pass on: this reference, or the local copy if it was modified in place."""
+        local = self._materialized
+        return local if local is not None and private.version_of(local) else self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in PASSIVE:
-            with torch._C.DisableTorchFunctionSubclass():
+        if func in METADATA_FUNCTIONS:
+            with private.without_torch_function():
                 return func(*args, **(kwargs or {}))
-        args, kwargs = tree_map(near, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map(materialize, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
@@ -95,66 +101,100 @@ class Far(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         # The autograd engine's own operations, such as the sum of two gradients.
-        args, kwargs = tree_map(lambda one: one.data_here() if isinstance(one, Far) else one, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf.local_data() if isinstance(leaf, RemoteTensor) else leaf, (args, kwargs or {})
+        )
         return func(*args, **kwargs)
 
 
-# What needs no data.
-PASSIVE = frozenset(
+# The functions that need no data.
+METADATA_FUNCTIONS = frozenset(
     [
-        *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")),
-        *(getattr(Tensor, name).__get__ for name in ("grad_fn", "is_leaf", "retains_grad", "is_meta")),
-        *(getattr(Tensor, name).__get__ for name in ("is_cuda", "is_sparse")),
-        *(getattr(Tensor, name) for name in ("size", "dim", "numel", "element_size", "is_floating_point")),
-        *(getattr(Tensor, name) for name in ("is_complex", "is_contiguous", "__len__", "register_hook")),
+        *(
+            getattr(Tensor, name).__get__
+            for name in (
+                "shape",
+                "dtype",
+                "device",
+                "layout",
+                "ndim",
+                "requires_grad",
+                "grad_fn",
+                "is_leaf",
+                "retains_grad",
+                "is_meta",
+                "is_cuda",
+                "is_sparse",
+            )
+        ),
+        *(
+            getattr(Tensor, name)
+            for name in (
+                "size",
+                "dim",
+                "numel",
+                "element_size",
+                "is_floating_point",
+                "is_complex",
+                "is_contiguous",
+                "__len__",
+                "register_hook",
+            )
+        ),
     ]
 )
 
 
-def near(value: Any) -> Any:
-    """Return *value*, an ordinary tensor in its stead if it is a Far."""
-    return value.near() if isinstance(value, Far) else value
+def materialize(value: Any) -> Any:
+    """Return *value*, an ordinary tensor in its stead if it is a RemoteTensor."""
+    return value.materialize() if isinstance(value, RemoteTensor) else value
 
 
-def current(tensor: Tensor) -> Tensor:
-    """Return what stands for *tensor* as an argument."""
-    return tensor.current() if isinstance(tensor, Far) else tensor
+def as_argument(tensor: Tensor) -> Tensor:
+    """Return the tensor to pass on as an argument in place of *tensor*."""
+    return tensor.as_argument() if isinstance(tensor, RemoteTensor) else tensor
 
 
-def place_of(tensor: Tensor | None) -> Place | None:
-    """Return where *tensor*'s data is, None: here."""
-    return tensor.place if isinstance(tensor, Far) else None
+def ref_of(tensor: Tensor | None) -> TensorRef | None:
+    """Return the reference of *tensor*, None if its data is on this rank."""
+    return tensor.ref if isinstance(tensor, RemoteTensor) else None
 
 
-class Parcel(NamedTuple):
-    """Tensors of a message: those without a place come as its buffers, of the others the message says the place."""
+class TensorBundle(NamedTuple):
+    """The tensors of a message. Those with a reference are not sent; the buffers of the others come with the message.
 
-    forms: list[wire.Form]
-    places: list[Place | None]
+    `metas`: of each tensor. `refs`: of each tensor, None for one whose buffer is sent.
+    """
+
+    metas: list[wire.TensorMeta]
+    refs: list[TensorRef | None]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor], places: Sequence[Place | None]) -> "tuple[Parcel, list[memoryview]]":
-        """Return the parcel of *tensors*, and the buffers of those without a place."""
-        here = [tensor for tensor, place in zip(tensors, places, strict=True) if place is None]
-        return cls(wire.forms(tensors), list(places)), wire.buffers(here)
+    def of(cls, tensors: Sequence[Tensor], refs: Sequence[TensorRef | None]) -> "tuple[TensorBundle, list[memoryview]]":
+        """Return the bundle of *tensors*, and the buffers of those without a reference."""
+        sent = [tensor for tensor, ref in zip(tensors, refs, strict=True) if ref is None]
+        return cls(wire.describe(tensors), list(refs)), wire.get_buffers(sent)
 
-    def unpacked(
-        self, buffers: Sequence[memoryview], device: torch.device, found: Callable[[wire.Form, Place], Tensor]
+    def unpack(
+        self,
+        buffers: Sequence[memoryview],
+        device: torch.device,
+        resolve: Callable[[wire.TensorMeta, TensorRef], Tensor],
     ) -> list[Tensor]:
-        """Return the tensors; *found* gives those with a place."""
-        here = [form for form, place in zip(self.forms, self.places, strict=True) if place is None]
-        arrived = iter(wire.tensors_of(here, buffers, device))
+        """Return the tensors; *resolve* gives those with a reference."""
+        sent = [meta for meta, ref in zip(self.metas, self.refs, strict=True) if ref is None]
+        received = iter(wire.rebuild_tensors(sent, buffers, device))
         return [
-            next(arrived) if place is None else found(form, place)
-            for form, place in zip(self.forms, self.places, strict=True)
+            next(received) if ref is None else resolve(meta, ref)
+            for meta, ref in zip(self.metas, self.refs, strict=True)
         ]
 
 
-class _Near(torch.autograd.Function):
-    """The node between a Far and its data here."""
+class _Materialize(torch.autograd.Function):
+    """The node between a RemoteTensor and its data on this rank."""
 
     @staticmethod
-    def forward(ctx: Any, far: Far, data: Tensor) -> Tensor:
+    def forward(ctx: Any, remote: RemoteTensor, data: Tensor) -> Tensor:
         return data.detach()
 
     @staticmethod

@@ -10,7 +10,7 @@ from toolkit.rank.modelparallel.torch.averaging import Averager, CommHook
 from toolkit.rank.modelparallel.torch.tensor.sharding import MARK
 
 
-class Replicas:
+class ReplicaAverager:
     """Keeps the replicas of *model* equal; DistributedModel makes one, with its keywords of the same names.
 
     A parameter that every tensor parallel rank has whole (it sees other samples there) is averaged over the data
@@ -54,49 +54,51 @@ class Replicas:
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
         """Let *hook* average gradients, as with torch.nn.parallel.DistributedDataParallel."""
         self._comm_hook = (state, hook)
-        for each in self.averagers:
-            each.register_comm_hook(state, hook)
+        for averager in self.averagers:
+            averager.register_comm_hook(state, hook)
 
     def flush(self) -> None:
         """Average gradients that wait for more backward passes, before the optimizer uses them."""
         if self._done:
             self._done = 0
-            for each in self.averagers:
-                each.finish(self._passes == 1)
+            for averager in self.averagers:
+                averager.finish(self._passes == 1)
 
     def _begin(self, model: Any) -> None:
-        self._take(model)
+        self._add_parameters(model)
         self._equalise_buffers()
 
-    def _take(self, model: Any) -> None:
-        """Take in the parameters that *model* has now, and those that need a gradient now."""
+    def _add_parameters(self, model: Any) -> None:
+        """Average also the parameters that *model* has or that need a gradient only now."""
         # fully_shard averages the others (sharded.py).
-        parameters = [each for each in model.local_parameters() if not is_spread(each)]
-        averaged = {id(each) for averager in self.averagers for each in averager.parameters}
+        parameters = [parameter for parameter in model.local_parameters() if not is_spread(parameter)]
+        averaged = {id(parameter) for averager in self.averagers for parameter in averager.parameters}
         for kind, group in self._groups.items():
-            wanted = [each for each in parameters if is_distributed(each) == (kind == "rdp")]
-            new = [each for each in wanted if id(each) not in self._equal]
-            equalise([each.detach() for each in new], group)
-            self._equal |= {id(each): each for each in new}
-            trained = [each for each in wanted if each.requires_grad and id(each) not in averaged]
+            kind_parameters = [parameter for parameter in parameters if is_distributed(parameter) == (kind == "rdp")]
+            new = [parameter for parameter in kind_parameters if id(parameter) not in self._equal]
+            equalise([parameter.detach() for parameter in new], group)
+            self._equal |= {id(parameter): parameter for parameter in new}
+            trained = [
+                parameter for parameter in kind_parameters if parameter.requires_grad and id(parameter) not in averaged
+            ]
             if kind in self._averagers:
-                self._averagers[kind].take(trained)
+                self._averagers[kind].add(trained)
             elif trained:
                 averager = self._averagers[kind] = Averager(trained, group, **self._options)
                 if self._comm_hook:
                     averager.register_comm_hook(*self._comm_hook)
                 averager.hold(self._passes == 1)
-        self._idle = [each for each in parameters if not each.requires_grad]
+        self._idle = [parameter for parameter in parameters if not parameter.requires_grad]
 
     def _end(self, model: Any) -> None:
-        if any(each.requires_grad for each in self._idle):
-            self._take(model)
+        if any(parameter.requires_grad for parameter in self._idle):
+            self._add_parameters(model)
         self._done += 1
         if self._done == self._passes:
             self.flush()
         else:
-            for each in self.averagers:
-                each.hold(self._done + 1 == self._passes)
+            for averager in self.averagers:
+                averager.hold(self._done + 1 == self._passes)
         if self._broadcast_buffers:
             self._equalise_buffers()
 
@@ -119,5 +121,5 @@ def equalise(tensors: Iterable[torch.Tensor], group: Any) -> None:
     """Give every rank of *group* the first rank's *tensors*, which have equal shapes on all."""
     source = dist.get_global_rank(group, 0)
     work = [dist.broadcast(tensor.detach(), source, group=group, async_op=True) for tensor in tensors]
-    for each in work:
-        each.wait()
+    for broadcast in work:
+        broadcast.wait()

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from toolkit.errors import did_you_mean
 from toolkit.parallelism.parameters import Parameters
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import api
+from toolkit.rank.modelparallel.torch import api, private
+from toolkit.rank.modelparallel.torch.private import pytree
 
 DYNAMIC_DEFAULTS: dict[str, Any] = {
     "init_scale": 2.0**32,
@@ -40,23 +40,23 @@ def accumulate_in_fp32(parameters: Iterable[nn.Parameter]) -> None:
     Raises:
         SMPError: this release of torch cannot.
     """
-    for each in parameters:
-        if _is_low(each):
-            if not hasattr(each, "grad_dtype"):
+    for parameter in parameters:
+        if _is_low(parameter):
+            if not hasattr(parameter, "grad_dtype"):
                 raise SMPError(
                     "_fp32_grad_accumulation: expected a torch whose parameters have grad_dtype (2.10 or later), found "
                     f"torch {torch.__version__}: remove the parameter, or install a later torch"
                 )
-            each.grad_dtype = torch.float32
+            parameter.grad_dtype = torch.float32
 
 
-def lowered(values: Any, cfg: Parameters) -> Any:
+def to_working_dtype(values: Any, cfg: Parameters) -> Any:
     """Return *values*, which the model gets, with fp32 tensors in the type in which it works."""
     dtype = working_dtype(cfg)
     return values if dtype is None else _cast(values, torch.float32, dtype)
 
 
-def raised(values: Any, cfg: Parameters) -> Any:
+def to_fp32(values: Any, cfg: Parameters) -> Any:
     """Return *values*, which the model gives, with tensors of its type as fp32: so is the loss."""
     dtype = working_dtype(cfg)
     return values if dtype is None else _cast(values, dtype, torch.float32)
@@ -128,13 +128,13 @@ class Masters:
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make masters of those of *parameters* that have a lower precision."""
-        for each in parameters:
-            if _is_low(each):
-                master = self._of[id(each)] = nn.Parameter(each.detach().float())
-                self.pairs.append((each, master))
-                self._versions.append(each._version)
+        for parameter in parameters:
+            if _is_low(parameter):
+                master = self._of[id(parameter)] = nn.Parameter(parameter.detach().float())
+                self.pairs.append((parameter, master))
+                self._versions.append(private.version_of(parameter))
             else:
-                self._others.append(each)
+                self._others.append(parameter)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the master of *parameter*, itself if it is fp32."""
@@ -144,14 +144,14 @@ class Masters:
     def take_gradients(self, factor: float) -> None:
         """Multiply the gradients by *factor*, and give the masters theirs as fp32; refresh changed masters."""
         for number, (parameter, master) in enumerate(self.pairs):
-            if parameter._version != self._versions[number]:
+            if private.version_of(parameter) != self._versions[number]:
                 master.copy_(parameter)
-                self._versions[number] = parameter._version
-            given = parameter.grad
-            if given is None:
+                self._versions[number] = private.version_of(parameter)
+            gradient = parameter.grad
+            if gradient is None:
                 master.grad = None
             else:  # A gradient that is fp32 already (accumulate_in_fp32) stays as it is: the next backward adds to it.
-                master.grad = given * factor if given.dtype == torch.float32 else given.float().mul_(factor)
+                master.grad = gradient * factor if gradient.dtype == torch.float32 else gradient.float().mul_(factor)
         for parameter in self._others:
             if parameter.grad is not None and factor != 1:
                 parameter.grad.mul_(factor)
@@ -162,16 +162,16 @@ class Masters:
         for number, (parameter, master) in enumerate(self.pairs):
             parameter.copy_(master)
             master.grad = None
-            self._versions[number] = parameter._version
+            self._versions[number] = private.version_of(parameter)
 
     @torch.no_grad()
     def load(self, parameter: nn.Parameter, master: torch.Tensor) -> None:
         """Set *parameter*'s master to *master*, and the parameter to its rounding."""
         self.of(parameter).copy_(master)
         parameter.copy_(master)
-        for number, (each, _) in enumerate(self.pairs):
-            if each is parameter:
-                self._versions[number] = parameter._version
+        for number, (candidate, _) in enumerate(self.pairs):
+            if candidate is parameter:
+                self._versions[number] = private.version_of(parameter)
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -186,10 +186,10 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(self._on.type, **options)
 
     def _unscale_grads_(self, *arguments: Any, **options: Any) -> dict[torch.device, torch.Tensor]:
-        found = super()._unscale_grads_(*arguments, **options)
+        overflows = super()._unscale_grads_(*arguments, **options)
         overflow = torch.zeros(1, device=self._on)
-        for each in found.values():
-            overflow += each.to(self._on)
+        for device_overflow in overflows.values():
+            overflow += device_overflow.to(self._on)
         dist.all_reduce(overflow, op=dist.ReduceOp.MAX, group=api.get_mp_process_group())
         return {self._on: overflow}
 
@@ -222,23 +222,25 @@ def finite_everywhere(gradients: Iterable[torch.Tensor], group: Any, device: tor
 
 
 def _cast(values: Any, old: torch.dtype, new: torch.dtype) -> Any:
-    return tree_map(lambda each: each.to(new) if torch.is_tensor(each) and each.dtype == old else each, values)
+    return pytree.tree_map(
+        lambda value: value.to(new) if torch.is_tensor(value) and value.dtype == old else value, values
+    )
 
 
-def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    for name in given:
+def _arguments(changed: Mapping[str, Any]) -> dict[str, Any]:
+    for name in changed:
         if name not in DYNAMIC_DEFAULTS:
             hint = did_you_mean(name, DYNAMIC_DEFAULTS) or "Known: " + ", ".join(DYNAMIC_DEFAULTS) + "."
             raise SMPError(f"{WHERE}: expected an argument of dynamic loss scaling, found {name!r}. {hint}")
-    found = {**DYNAMIC_DEFAULTS, **given}
+    arguments = {**DYNAMIC_DEFAULTS, **changed}
     for name, least in (("scale_window", 1), ("delayed_shift", 1), ("scale_factor", 1)):
-        if found[name] < least:
-            raise _wrong(f"{least} or more for {name}", found[name])
-    return found
+        if arguments[name] < least:
+            raise _wrong(f"{least} or more for {name}", arguments[name])
+    return arguments
 
 
-def _wrong(expected: str, found: object) -> SMPError:
-    return SMPError(f"{WHERE}: expected {expected}, found {found!r}: correct the argument")
+def _wrong(expected: str, actual: object) -> SMPError:
+    return SMPError(f"{WHERE}: expected {expected}, found {actual!r}: correct the argument")
 
 
 def _is_low(parameter: torch.Tensor) -> bool:

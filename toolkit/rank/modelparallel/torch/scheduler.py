@@ -1,12 +1,12 @@
 """The module server's scheduler: one thread for each microbatch or served request, one of which computes at a time.
 
-The right to compute is a token, here called the baton, that one thread holds. A thread that waits for another rank
-gives it up, and so does one that gives way (giving_way.py); the next ready one gets it, in the order of order.py.
+The right to compute is the execution token, which one thread holds. A thread that waits for another rank
+releases it, and so does one that yields (giving_way.py); the next ready one gets it, in the order of order.py.
 (Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's random numbers
-come from a stream of its own, which travels with its calls: the CPU generator is switched with the baton.
+come from a stream of its own, which travels with its calls: the CPU generator is switched with the token.
 
-No thread computes without the baton, not even to pass on an answer: the script's own code (the step function, forward
-methods, hooks) runs between any two calls, and what it keeps in plain Python is not made for threads.
+No thread computes without the token, not even to pass on an answer: the script's own code (the step function, forward
+methods, hooks) runs between any two calls, and its plain Python objects are not safe for threads.
 """
 
 import contextlib
@@ -19,71 +19,71 @@ from typing import Any
 import torch
 
 from toolkit.rank.modelparallel.recorder import Recorder
-from toolkit.rank.modelparallel.torch.order import Order, Ready, Task, Urgency
+from toolkit.rank.modelparallel.torch.order import ReadyTask, Task, TaskOrder, Urgency
 
 
 class Aborted(BaseException):
-    """The step failed elsewhere; this thread's work is given up. No `except Exception` of a model catches it."""
+    """The step failed elsewhere and this thread must end. No `except Exception` of a model catches it."""
 
 
 class Scheduler:
-    """The baton of this rank. Between steps nobody gets it; what comes then waits for its step."""
+    """Gives the execution token of this rank to one task at a time, between steps to none."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self._lock = threading.Lock()
-        self._ready: list[Ready] = []
-        self._order = Order()
+        self._ready: list[ReadyTask] = []
+        self._order = TaskOrder()
         self._serial = 0
         self._step = -1  # The number of the step in which tasks run, -1 between steps.
-        self._ended = -1  # That of the last one that is over.
+        self._last_step = -1  # The number of the last step that is over.
         self._holder: Task | None = None
         self._waiting: set[Task] = set()
-        self._stream: Task | None = None  # Whose random numbers the generator gives.
+        self._stream: Task | None = None  # The task whose random numbers the generator draws.
         self._idle: list[_Worker] = []
         self._unfinished = 0
         self._failure: BaseException | None = None
         self._all_done = threading.Condition(self._lock)
         self.local = threading.local()
 
-    def open(self, step: int, order: Order) -> None:
+    def open(self, step: int, order: TaskOrder) -> None:
         """Let the tasks of *step* run."""
         with self._lock:
             self._failure = None
             self._order = order
             self._step = step
-            self._ready = [each for each in self._ready if each.task.key[0] >= step]
-            self._grant()
+            self._ready = [ready for ready in self._ready if ready.task.key[0] >= step]
+            self._grant_token()
 
     def close(self, within_s: float | None = None) -> None:
         """End the step: wait until no task runs, *within_s* at most."""
         with self._lock:
             self._all_done.wait_for(lambda: not self._unfinished, within_s)
-            self._ended, self._step = self._step, -1
+            self._last_step, self._step = self._step, -1
             self._stream = None
 
     def start(self, task: Task, work: Callable[[], None]) -> bool:
-        """Run *work* in a thread of the pool as soon as *task* gets the baton. False: its step is over."""
+        """Run *work* in a thread of the pool as soon as *task* gets the token. False: its step is over."""
         with self._lock:
-            if task.key[0] <= self._ended:
+            if task.key[0] <= self._last_step:
                 return False
             self._serial += 1
-            self._ready.append(Ready(task, work, self._serial))
-            self._grant()
+            self._ready.append(ReadyTask(task, work, self._serial))
+            self._grant_token()
             return True
 
     def wait(self, task: Task) -> None:
-        """Give up the baton and return when `resume` was called for *task* and it has it again.
+        """Release the token and return when `resume` was called for *task* and it has the token again.
 
         Raises:
             Aborted: the step failed.
         """
-        self._note(task)
+        self._record(task)
         with self._lock:
             self._holder = None
             if self._failure is None:
                 self._waiting.add(task)
-            self._grant()
+            self._grant_token()
             is_aborted = self._failure is not None
         if not is_aborted:
             task.gate.acquire()
@@ -98,10 +98,10 @@ class Scheduler:
             if self._failure is not None:
                 return
             self._resume(task, urgency)
-            self._grant()
+            self._grant_token()
 
-    def give_way(self) -> None:
-        """Let more urgent tasks go first, if there are any; the calling thread's task goes on after them.
+    def yield_token(self) -> None:
+        """Let more urgent tasks go first, if there are any; the calling thread's task continues after them.
 
         Raises:
             Aborted: the step failed.
@@ -110,101 +110,101 @@ class Scheduler:
         if task is None:
             return
         with self._lock:
-            if self._failure is not None or not self._order.has_better(self._ready, task, self._step):
+            if self._failure is not None or not self._order.should_yield(self._ready, task, self._step):
                 return
-            self._resume(task, Urgency.GAVE_WAY)
+            self._resume(task, Urgency.YIELDED)
         self.wait(task)
 
     def _resume(self, task: Task, urgency: Urgency) -> None:
         task.resumes += 1
         self._serial += 1
-        self._ready.append(Ready(task, None, self._serial, urgency))
+        self._ready.append(ReadyTask(task, None, self._serial, urgency))
 
-    def poke(self) -> None:
-        """Look again at who is next: the order has learned something."""
+    def reconsider(self) -> None:
+        """Grant the token if a task is next now; called when the order has changed."""
         with self._lock:
-            self._grant()
+            self._grant_token()
 
     def abort(self, error: BaseException) -> None:
-        """Give up the step: every task that waits, or will, raises Aborted."""
+        """Give up the step: every task that waits, or will wait, raises Aborted."""
         with self._lock:
             if self._failure is not None:
                 return
             self._failure = error
-            self._ready = [each for each in self._ready if each.task.key[0] > self._step >= 0]
+            self._ready = [ready for ready in self._ready if ready.task.key[0] > self._step >= 0]
             for task in self._waiting:
                 task.gate.release()
             self._waiting.clear()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether tasks are ready and none of them is next in the order that is followed."""
+        """True if tasks are ready and none of them is next in the order that is followed."""
         with self._lock:
-            is_waiting = any(each.task.key[0] == self._step for each in self._ready)
+            is_waiting = any(ready.task.key[0] == self._step for ready in self._ready)
             return is_waiting and self._holder is None and self._order.follow is not None
 
-    def follow_no_longer(self) -> None:
-        """Go on by priority."""
+    def drop_order(self) -> None:
+        """Continue by priority."""
         with self._lock:
-            self._order = Order()
-            self._grant()
+            self._order = TaskOrder()
+            self._grant_token()
 
     @property
     def task(self) -> Task | None:
-        """The calling thread's task, None: it has none."""
+        """The calling thread's task, None if it has none."""
         return getattr(self.local, "task", None)
 
     def state_of(self, task: Task) -> Any:
-        """Return the state of *task*'s random number generator; it has the baton."""
+        """Return the state of *task*'s random number generator; the task has the token."""
         self._switch(task)
         return torch.get_rng_state()
 
-    def adopt(self, task: Task, state: Any) -> None:
-        """Set the state of *task*'s random number generator; it has the baton."""
+    def set_state(self, task: Task, state: Any) -> None:
+        """Set the state of *task*'s random number generator; the task has the token."""
         self._switch(task)
         torch.set_rng_state(state)
 
-    def turn(self, task: Task, *, is_backward: bool) -> None:
-        """*task*, which has the baton, begins or ends its backward pass."""
-        self._note(task)
+    def set_backward(self, task: Task, *, is_backward: bool) -> None:
+        """Note that *task*, which has the token, begins or ends its backward pass."""
+        self._record(task)
         task.is_backward = is_backward
         self._begin(task)
 
     def run_next(self, worker: "_Worker", task: Task) -> "tuple[Task, Callable[[], None]] | None":
-        """End *task*. Return what *worker* runs next; None: it goes to sleep in the pool."""
-        self._note(task)
+        """End *task*. Return the next task and work of *worker*; None: it sleeps in the pool."""
+        self._record(task)
         with self._lock:
             self._holder = None
             self._unfinished -= 1
             if not self._unfinished:
                 self._all_done.notify_all()
-            following = self._take()
+            following = self._pop_next()
             if following is not None and following.work is not None:
                 return following.task, following.work
             self._idle.append(worker)
             if following is not None:
-                self._hand(following)
+                self._hand_token(following)
             return None
 
-    def _take(self) -> Ready | None:
-        """Give the baton to the next task, for which the caller must then see."""
+    def _pop_next(self) -> ReadyTask | None:
+        """Make the next task the holder of the token and return it; the caller must then run or wake it."""
         if self._step < 0 or self._failure is not None or not self._ready:
             return None
-        found = self._order.take(self._ready, self._step)
-        if found is None:
+        ready = self._order.pop_next(self._ready, self._step)
+        if ready is None:
             return None
-        self._holder = found.task
-        if found.work is not None:
+        self._holder = ready.task
+        if ready.work is not None:
             self._unfinished += 1
-        return found
+        return ready
 
-    def _grant(self) -> None:
+    def _grant_token(self) -> None:
         if self._holder is None:
-            found = self._take()
-            if found is not None:
-                self._hand(found)
+            ready = self._pop_next()
+            if ready is not None:
+                self._hand_token(ready)
 
-    def _hand(self, ready: Ready) -> None:
+    def _hand_token(self, ready: ReadyTask) -> None:
         if ready.work is None:
             self._waiting.discard(ready.task)
             ready.task.gate.release()
@@ -222,7 +222,7 @@ class Scheduler:
         self._stream = task
 
     def enter(self, task: Task) -> AbstractContextManager[object]:
-        """Make *task* the calling thread's; in the block, what it saves for the backward pass is counted."""
+        """Make *task* the calling thread's, and count the tensors that it saves for the backward pass in the block."""
         self.local.task = task
         self._switch(task)
         self._begin(task)
@@ -231,8 +231,8 @@ class Scheduler:
     def _begin(self, task: Task) -> None:
         task.begin_ns = time.monotonic_ns() if self.recorder is not None and self.recorder.is_recording else 0
 
-    def _note(self, task: Task) -> None:
-        """Record what *task* did since it got the baton."""
+    def _record(self, task: Task) -> None:
+        """Record the work of *task* since it got the token."""
         if task.begin_ns and self.recorder is not None:
             self.recorder.add("backward" if task.is_backward else "forward", task.microbatch, task.begin_ns)
             task.begin_ns = 0

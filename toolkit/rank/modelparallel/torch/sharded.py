@@ -16,6 +16,7 @@ from torch import nn
 
 from toolkit.parallelism.parameters import Parameters
 from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.replicas import equalise, is_spread
 
 
@@ -39,22 +40,27 @@ def shard(module: nn.Module, cfg: Parameters, group: Any, device: torch.device) 
     grid = torch.tensor(ranks).view(-1, degree)
     names = ("replicate", "shard")
     mesh = DeviceMesh(device.type, grid, mesh_dim_names=names) if len(grid) > 1 else DeviceMesh(device.type, grid[0])
-    whole = {each for each in module.parameters() if each.numel() < cfg.sdp_param_persistence_threshold}
-    most = min(cfg.sdp_max_live_parameters, cfg.sdp_reduce_bucket_size)
-    for unit in _units(module, most, whole):
-        fully_shard(unit, mesh=mesh, ignored_params=whole)
-    fully_shard(module, mesh=mesh, ignored_params=whole)
-    for each in module.parameters():
+    unsharded = {
+        parameter for parameter in module.parameters() if parameter.numel() < cfg.sdp_param_persistence_threshold
+    }
+    max_elements = min(cfg.sdp_max_live_parameters, cfg.sdp_reduce_bucket_size)
+    for unit in _units(module, max_elements, unsharded):
+        fully_shard(unit, mesh=mesh, ignored_params=unsharded)
+    fully_shard(module, mesh=mesh, ignored_params=unsharded)
+    for parameter in module.parameters():
         # The names under which AWS's scripts find this rank's part, and the size of the whole.
-        each.__dict__ |= {"ds_tensor": _part(each), "ds_shape": each.shape, "ds_numel": each.numel()}
+        parameter.__dict__ |= {
+            "ds_tensor": _local_part_of(parameter),
+            "ds_shape": parameter.shape,
+            "ds_numel": parameter.numel(),
+        }
 
 
-def _part(parameter: nn.Parameter) -> torch.Tensor:
-    """Return this rank's part of *parameter*, with the same data; `ds_numel`: how many elements it has."""
-    part: Any = local(parameter.detach()).detach()
-    part.ds_numel = part.numel()
-    found: torch.Tensor = part
-    return found
+def _local_part_of(parameter: nn.Parameter) -> torch.Tensor:
+    """Return this rank's part of *parameter*, with the same data; `ds_numel`: its number of elements."""
+    part = local_part(parameter.detach()).detach()
+    part.ds_numel = part.numel()  # type: ignore[attr-defined]
+    return part
 
 
 def group_of(parameters: Iterable[nn.Parameter]) -> Any:
@@ -63,9 +69,9 @@ def group_of(parameters: Iterable[nn.Parameter]) -> Any:
     Raises:
         SMPError: none of them is shared.
     """
-    for each in parameters:
-        if is_spread(each):
-            mesh: Any = each.device_mesh  # type: ignore[attr-defined]
+    for parameter in parameters:
+        if is_spread(parameter):
+            mesh: Any = parameter.device_mesh  # type: ignore[attr-defined]
             return mesh.get_group(mesh.ndim - 1)
     raise SMPError(
         "expected parameters that ranks share (sharded_data_parallel_degree above 1, and a "
@@ -73,24 +79,24 @@ def group_of(parameters: Iterable[nn.Parameter]) -> Any:
     )
 
 
-def local(tensor: Any) -> torch.Tensor:
+def local_part(tensor: Any) -> torch.Tensor:
     """Return this rank's part of *tensor*, itself if it is whole."""
-    found: torch.Tensor = tensor.to_local() if is_spread(tensor) else tensor
-    return found
+    part: torch.Tensor = tensor.to_local() if is_spread(tensor) else tensor
+    return part
 
 
-def pieces(state: Mapping[str, Any]) -> dict[str, Any]:
+def local_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return *state* with this rank's parts of tensors; dictionaries inside it, too."""
-    return _mapped(state, local)
+    return _map_tensors(state, local_part)
 
 
-def whole(state: Mapping[str, Any]) -> dict[str, Any]:
+def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return *state* with whole tensors; all ranks of the mesh call it together."""
-    return _mapped(state, lambda each: each.full_tensor() if is_spread(each) else each)
+    return _map_tensors(state, lambda tensor: tensor.full_tensor() if is_spread(tensor) else tensor)
 
 
-def fitting(value: Any, parameter: Any, name: object) -> Any:
-    """Return *value*, a whole tensor or this rank's part of one, spread as *parameter*; others as they are.
+def distribute_as(value: Any, parameter: Any, name: object) -> Any:
+    """Return *value*, a whole tensor or this rank's part of one, distributed as *parameter*; other values as they are.
 
     Raises:
         SMPError: it is neither.
@@ -113,18 +119,18 @@ def fitting(value: Any, parameter: Any, name: object) -> Any:
     )
 
 
-def _units(module: nn.Module, most: float, whole: set[nn.Parameter]) -> Iterator[nn.Module]:
-    """Yield the largest modules in *module* with at most *most* elements outside *whole*, then what owns them.
+def _units(module: nn.Module, max_elements: float, unsharded: set[nn.Parameter]) -> Iterator[nn.Module]:
+    """Yield the largest modules in *module* of at most *max_elements* elements outside *unsharded*, then their owners.
 
-    A module with a tied parameter is none: the root gathers that.
+    A module with a tied parameter is not a unit: the root gathers that parameter.
     """
-    tied = {each for each, times in Counter(_occurrences(module)).items() if times > 1}
+    tied = {parameter for parameter, count in Counter(_occurrences(module)).items() if count > 1}
 
     def below(owner: nn.Module) -> Iterator[nn.Module]:
         for child in owner.children():
-            inside = set(child.parameters()) - whole
+            inside = set(child.parameters()) - unsharded
             is_unit = not isinstance(child, nn.ModuleList | nn.ModuleDict) and not inside & tied
-            if not is_unit or sum(each.numel() for each in inside) > most:
+            if not is_unit or sum(parameter.numel() for parameter in inside) > max_elements:
                 yield from below(child)
             if is_unit and inside:
                 yield child
@@ -133,11 +139,15 @@ def _units(module: nn.Module, most: float, whole: set[nn.Parameter]) -> Iterator
 
 
 def _occurrences(module: nn.Module) -> list[nn.Parameter]:
-    return [each for owner in module.modules() for each in owner._parameters.values() if each is not None]
+    return [parameter for owner in module.modules() for parameter in private.own_parameters(owner).values()]
 
 
-def _mapped(state: Mapping[Any, Any], change: Any) -> dict[Any, Any]:
+def _map_tensors(state: Mapping[Any, Any], change: Any) -> dict[Any, Any]:
     return {
-        name: _mapped(value, change) if isinstance(value, dict) else change(value) if torch.is_tensor(value) else value
+        name: _map_tensors(value, change)
+        if isinstance(value, dict)
+        else change(value)
+        if torch.is_tensor(value)
+        else value
         for name, value in state.items()
     }

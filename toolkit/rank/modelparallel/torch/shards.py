@@ -14,7 +14,7 @@ from torch import nn
 
 from toolkit.rank.modelparallel.torch import api
 from toolkit.rank.modelparallel.torch.replicas import is_distributed, is_spread
-from toolkit.rank.modelparallel.torch.sharded import local
+from toolkit.rank.modelparallel.torch.sharded import local_part
 from toolkit.rank.modelparallel.torch.tensor.sharding import whole_shape
 from toolkit.rank.modelparallel.world import World
 
@@ -39,41 +39,45 @@ class Shards:
         running = []
         for owner, parameters in enumerate(self._owned):
             source = dist.get_global_rank(self._group, owner)
-            running += [dist.broadcast(each.data, source, group=self._group, async_op=True) for each in parameters]
-        for each in running:
-            each.wait()
+            running += [
+                dist.broadcast(parameter.data, source, group=self._group, async_op=True) for parameter in parameters
+            ]
+        for broadcast in running:
+            broadcast.wait()
 
 
 def deal(parameters: Sequence[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
     """Return the parameters of each of *size* ranks, in the given order; the same on all ranks."""
     elements, chosen = [0] * size, dict[int, int]()
     # Whole sizes: tensor parallel ranks, whose parts may differ in size, deal alike.
-    whole = [math.prod(whole_shape(each)) for each in parameters]
-    for place in sorted(range(len(parameters)), key=lambda each: (-whole[each], each)):
+    element_counts = [math.prod(whole_shape(parameter)) for parameter in parameters]
+    for place in sorted(range(len(parameters)), key=lambda index: (-element_counts[index], index)):
         owner = elements.index(min(elements))
         chosen[place] = owner
-        elements[owner] += whole[place]
-    return [[each for place, each in enumerate(parameters) if chosen[place] == owner] for owner in range(size)]
+        elements[owner] += element_counts[place]
+    return [
+        [parameter for place, parameter in enumerate(parameters) if chosen[place] == owner] for owner in range(size)
+    ]
 
 
 def norm_everywhere(
-    gradients: Sequence[tuple[nn.Parameter, torch.Tensor]], kind: float, here: World, device: torch.device
+    gradients: Sequence[tuple[nn.Parameter, torch.Tensor]], kind: float, this_world: World, device: torch.device
 ) -> float:
     """Return the norm of the whole model's gradients, of which *gradients* are this rank's; all ranks call it.
 
     *kind* is the order of the norm, also infinity. What several ranks hold counts on one of them.
     """
-    own = [
-        torch.linalg.vector_norm(_wide(local(gradient)), kind).double()
+    norms_of_parts = [
+        torch.linalg.vector_norm(_wide(local_part(gradient)), kind).double()
         for parameter, gradient in gradients
-        if _counts(parameter, here)
+        if _counts(parameter, this_world)
     ]
     infinite = kind == float("inf")
     total = torch.zeros(1, dtype=torch.float64, device=device)
-    if own:
-        norms = torch.stack(own)
+    if norms_of_parts:
+        norms = torch.stack(norms_of_parts)
         total += norms.max() if infinite else norms.pow(kind).sum()
-    sharded = here.cfg.shard_optimizer_state or here.cfg.sharded_data_parallel_degree > 1
+    sharded = this_world.cfg.shard_optimizer_state or this_world.cfg.sharded_data_parallel_degree > 1
     group = api.get_world_process_group() if sharded else api.get_mp_process_group()
     dist.all_reduce(total, op=dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=group)
     return float(total.item()) if infinite else float(total.item() ** (1 / kind))
@@ -83,9 +87,9 @@ def _wide(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
 
 
-def _counts(parameter: nn.Parameter, here: World) -> bool:
+def _counts(parameter: nn.Parameter, this_world: World) -> bool:
     """Return whether this rank is the first that holds these elements of *parameter*."""
-    if here.cfg.sharded_data_parallel_degree > 1:
-        replica, place = divmod(here.rank_in("rdp"), here.cfg.sharded_data_parallel_degree)
+    if this_world.cfg.sharded_data_parallel_degree > 1:
+        replica, place = divmod(this_world.rank_in("rdp"), this_world.cfg.sharded_data_parallel_degree)
         return replica == 0 and (place == 0 or is_spread(parameter))
-    return here.rank_in("tp") == 0 or is_distributed(parameter)
+    return this_world.rank_in("tp") == 0 or is_distributed(parameter)

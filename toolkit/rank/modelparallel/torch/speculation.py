@@ -1,15 +1,15 @@
-"""Calls that run ahead: modules of other partitions that the script calls in a row, with nothing between them.
+"""Speculative calls: modules of other partitions that the script calls in a row, with nothing between them.
 
-A rank that serves a call does not wait for the caller's next one where it was the same every time so far: a call with
+A rank that serves a call does not wait for the caller's next one if that was the same every time so far: a call with
 nothing but the results of the one before. It starts that call itself, on whatever rank has the module, and all results
 go to the caller. The caller's script still gets each result and makes each call. Its request is then compared, whole
 (module, other arguments, every tensor, modes, random numbers), with the call that ran: if they are equal, the result is
-taken, else the call that ran is given up, and the script's is made. So nothing depends on whether the guess was right,
-except that a module ran once for nothing; a path on which that happened runs ahead no more.
+taken, else the speculative call is cancelled, and the script's is made. So nothing depends on whether the prediction
+was right, except that a module ran once for nothing; after a wrong prediction nothing is predicted there any more.
 
 Modules that the toolkit sees change attributes or buffers, that have hooks of the script, or that call modules of other
-ranks do not run ahead. What was seen holds for the model's modes and hooks as they were; a module that begins to leave
-such traces later runs ahead until it does.
+ranks are not called speculatively. Observations hold for the model's modes and hooks as they were; a module that begins
+to have such side effects later runs speculatively until it has one.
 """
 
 from collections.abc import Hashable, Sequence
@@ -18,226 +18,250 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toolkit.rank.modelparallel.torch import remote_tensor
-from toolkit.rank.modelparallel.torch.messages import Following, Request, Result, Setting
-from toolkit.rank.modelparallel.torch.remote_tensor import Parcel
+from toolkit.rank.modelparallel.torch import private, remote_tensor
+from toolkit.rank.modelparallel.torch.messages import AutogradModes, CallRequest, CallResult, SpeculativeCall
+from toolkit.rank.modelparallel.torch.remote_tensor import TensorBundle, TensorRef
 
-FROM_TIMES = 4  # As often a call must have followed another one.
-MOST_TRIES = 16  # So many calls may be watched until that is so.
+MIN_REPETITIONS = 4  # A call must have followed another one so often.
+MAX_OBSERVATIONS = 16  # So many calls may be observed until that is so.
 # Scripts whose calls never repeat (an argument that counts steps) must not fill the memory.
-MOST_PATHS = 4096
-MOST_SKELETON_BYTES = 4096
-Place = tuple[Hashable, int, "Called"]
+MAX_CALL_SITES = 4096
+MAX_SKELETON_BYTES = 4096
+CallSite = tuple[Hashable, int, "CallSignature"]  # The kind of the task, the call's number in it, and the call.
 
 
-class Called(NamedTuple):
-    """A call of the module at `path` on `rank`, without its tensors."""
+class CallSignature(NamedTuple):
+    """A call of a module, without its tensors."""
 
     rank: int
+    """The rank that has the module."""
     path: str
+    """The module's path in the model."""
     skeleton: bytes
-    setting: Setting
+    """The arguments without their tensors (wire.pack)."""
+    modes: AutogradModes
+    """The caller's modes of autograd."""
     is_training: bool
+    """The module's mode."""
 
     @classmethod
-    def of(cls, rank: int, request: Request) -> "Called":
-        """Return the call that *request* asks *rank* for."""
-        return cls(rank, request.path, request.skeleton, request.setting, request.is_training)
+    def of(cls, rank: int, request: CallRequest) -> "CallSignature":
+        """Return the signature of the call that *request* asks *rank* for."""
+        return cls(rank, request.path, request.skeleton, request.modes, request.is_training)
 
 
-class Next(NamedTuple):
-    """The call after another one. `inputs`: the numbers of the other one's outputs, which are its tensors. `after`: the
-    skeleton of the other one's result."""
+class PredictedCall(NamedTuple):
+    """The call that follows another one.
 
-    call: Called
+    `inputs`: the indices of the other one's outputs, which are its tensors. `expected_skeleton`: of the other one's
+    result.
+    """
+
+    call: CallSignature
     inputs: tuple[int, ...]
-    after: bytes
+    expected_skeleton: bytes
 
 
-class Made:
-    """A call whose result is here. *place*: the call's among the calls of its task. *buffers*: the result's. *keeps*:
-    the next call's tensors will be compared with it, however large they are."""
+class CompletedCall:
+    """A call whose result has arrived, with *buffers*.
 
-    def __init__(self, place: Place, result: Result, buffers: Sequence[memoryview], *, keeps: bool) -> None:
-        self.place = place
+    *site*: the call's among the calls of its task. *keeps_data*: the next call's tensors will be compared with its
+    data, whatever its size.
+    """
+
+    def __init__(self, site: CallSite, result: CallResult, buffers: Sequence[memoryview], *, keeps_data: bool) -> None:
+        self.site = site
         self._result = result
-        self._keeps = keeps
+        self._keeps_data = keeps_data
         # Copies: the script may change the tensors.
-        here = (number for number, place in enumerate(result.outputs.places) if place is None)
+        sent = (index for index, ref in enumerate(result.outputs.refs) if ref is None)
         self._data = {
-            number: bytes(buffer)
-            for number, buffer in zip(here, buffers, strict=True)
-            if keeps or len(buffer) < remote_tensor.FROM_BYTES
+            index: bytes(buffer)
+            for index, buffer in zip(sent, buffers, strict=True)
+            if keeps_data or len(buffer) < remote_tensor.MIN_REMOTE_BYTES
         }
 
-    def looked(self, place: remote_tensor.Place, buffer: memoryview) -> None:
-        """The script has got the data of the tensor at *place*, *buffer*, and may change it past autograd."""
-        if self._keeps and place in self._result.outputs.places:
-            self._data[self._result.outputs.places.index(place)] = bytes(buffer)
+    def note_fetched(self, ref: TensorRef, buffer: memoryview) -> None:
+        """Note that the script got the data of the tensor *ref*, *buffer*, and may change it past autograd."""
+        if self._keeps_data and ref in self._result.outputs.refs:
+            self._data[self._result.outputs.refs.index(ref)] = bytes(buffer)
 
-    def before(
-        self, call: Called, request: Request, buffers: Sequence[memoryview], hoped: Sequence[int]
-    ) -> Next | None:
-        """Return *call*, which *request* makes with *buffers*, as the call after this one; None: it has other tensors,
-        or random numbers have been drawn in between. *hoped*: its inputs where several outputs are equal."""
+    def predict_from(
+        self, call: CallSignature, request: CallRequest, buffers: Sequence[memoryview], preferred: Sequence[int]
+    ) -> PredictedCall | None:
+        """Return *call*, which *request* makes with *buffers*, as the one that follows this call.
+
+        None: it has other tensors, or random numbers have been drawn in between. If several outputs are equal, the
+        indices in *preferred* decide.
+        """
         result = self._result
         if result.failure is not None or result.changed or result.attributes or result.state != request.state:
             return None
         inputs: list[int] = []
-        data = iter(buffers)
-        for form, place in zip(request.inputs.forms, request.inputs.places, strict=True):
-            buffer = next(data) if place is None else None
+        remaining = iter(buffers)
+        for meta, ref in zip(request.inputs.metas, request.inputs.refs, strict=True):
+            buffer = next(remaining) if ref is None else None
             equal = [
-                number
-                for number, output in enumerate(result.outputs.forms)
-                if output == form
-                and (result.outputs.places[number] == place if buffer is None else self._is_equal(number, buffer))
+                index
+                for index, output in enumerate(result.outputs.metas)
+                if output == meta
+                and (result.outputs.refs[index] == ref if buffer is None else self._is_equal(index, buffer))
             ]
             if not equal:
                 return None
-            first = hoped[len(inputs)] if len(inputs) < len(hoped) else equal[0]
+            first = preferred[len(inputs)] if len(inputs) < len(preferred) else equal[0]
             inputs.append(first if first in equal else equal[0])
-        return Next(call, tuple(inputs), result.skeleton) if inputs else None
+        return PredictedCall(call, tuple(inputs), result.skeleton) if inputs else None
 
-    def _is_equal(self, number: int, buffer: memoryview) -> bool:
-        data = self._data.get(number)
+    def _is_equal(self, index: int, buffer: memoryview) -> bool:
+        data = self._data.get(index)
         # memoryviews are compared one byte after the other: 28 ms for 4 MiB, where this takes 0.6 ms.
         return data is not None and len(data) == len(buffer) and data.startswith(buffer)
 
 
-class Ahead:
-    """The calls of one task of *kind*. `last`: that whose result came last. `expected`: those that follow it, and run
-    ahead."""
+class Speculation:
+    """The calls of one task of *kind*.
+
+    `count`: of the calls so far. `last`: the call whose result arrived last. `expected`: the speculative calls after
+    it.
+    """
 
     def __init__(self, kind: Hashable) -> None:
         self.kind = kind
         self.count = 0
-        self.last: Made | None = None
-        self.expected: list[Following] = []
+        self.last: CompletedCall | None = None
+        self.expected: list[SpeculativeCall] = []
 
 
-class _Seen:
-    def __init__(self, following: Next | None) -> None:
-        self.following = following  # None: not the same every time.
-        self.times = 0
-        self.tries = 0
+class _Observation:
+    def __init__(self, prediction: PredictedCall | None) -> None:
+        self.prediction = prediction  # None: not the same every time.
+        self.repetitions = 0
+        self.observations = 0
 
 
-class Paths:
-    """Which call has followed which, in all tasks of this rank so far."""
+class CallHistory:
+    """Records which call has followed which, in all tasks of this rank so far."""
 
     def __init__(self) -> None:
-        self._seen: dict[Place, _Seen] = {}
+        self._sites: dict[CallSite, _Observation] = {}
 
-    def after(self, place: Place) -> Next | None:
-        """Return the call that runs after that at *place*, None: it is not sure enough."""
-        seen = self._seen.get(place)
-        return seen.following if seen is not None and seen.times >= FROM_TIMES else None
+    def predict(self, site: CallSite) -> PredictedCall | None:
+        """Return the call that follows the one at *site*, None: it has not repeated often enough."""
+        observation = self._sites.get(site)
+        if observation is None or observation.repetitions < MIN_REPETITIONS:
+            return None
+        return observation.prediction
 
-    def is_open(self, place: Place) -> bool:
-        """Whether nobody knows yet what comes after the call at *place*."""
-        seen = self._seen.get(place)
-        if seen is None:
-            return len(self._seen) < MOST_PATHS
-        return seen.following is not None and seen.times < FROM_TIMES and seen.tries < MOST_TRIES
+    def is_open(self, site: CallSite) -> bool:
+        """Return whether the call at *site* should be observed."""
+        observation = self._sites.get(site)
+        if observation is None:
+            return len(self._sites) < MAX_CALL_SITES
+        return (
+            observation.prediction is not None
+            and observation.repetitions < MIN_REPETITIONS
+            and observation.observations < MAX_OBSERVATIONS
+        )
 
-    def learns(self, place: Place, following: Next | None) -> bool:
-        """Whether to note that *following* comes after the call at *place*, and what it changes."""
-        if following is None or len(following.call.skeleton) > MOST_SKELETON_BYTES:
-            self.refuse(place)
+    def observe(self, site: CallSite, following: PredictedCall | None) -> bool:
+        """Note that *following* came after the call at *site*; True: the side effects of *following* count, too."""
+        if following is None or len(following.call.skeleton) > MAX_SKELETON_BYTES:
+            self.refuse(site)
             return False
-        seen = self._seen.get(place)
-        if seen is None:
-            if len(self._seen) >= MOST_PATHS or len(place[-1].skeleton) > MOST_SKELETON_BYTES:
+        observation = self._sites.get(site)
+        if observation is None:
+            if len(self._sites) >= MAX_CALL_SITES or len(site[-1].skeleton) > MAX_SKELETON_BYTES:
                 return False
-            seen = self._seen[place] = _Seen(following)
-        if seen.following != following:
-            seen.following = None
-        return self.is_open(place)
+            observation = self._sites[site] = _Observation(following)
+        if observation.prediction != following:
+            observation.prediction = None
+        return self.is_open(site)
 
-    def note(self, place: Place, *, leaves_traces: bool) -> None:
-        """The call after that at *place* changed nothing but its result, or *leaves_traces*."""
-        seen = self._seen[place]
-        if leaves_traces and seen.times >= FROM_TIMES:
-            seen.following = None
-        seen.tries += 1
-        seen.times += not leaves_traces
+    def count_repetition(self, site: CallSite, *, has_side_effects: bool) -> None:
+        """Count one more repetition of the call after *site*, unless it *has_side_effects*."""
+        observation = self._sites[site]
+        if has_side_effects and observation.repetitions >= MIN_REPETITIONS:
+            observation.prediction = None
+        observation.observations += 1
+        observation.repetitions += not has_side_effects
 
-    def refuse(self, place: Place) -> None:
-        """Let nothing run ahead after the call at *place*."""
-        if place in self._seen or len(self._seen) < MOST_PATHS:
-            self._seen[place] = _Seen(None)
-
-
-def goes_on(result: Result, following: Following) -> bool:
-    """Whether a call that gave *result* is followed by *following*: its rank and its caller decide alike."""
-    is_all = result.failure is None and not (result.changed or result.attributes)
-    return is_all and result.skeleton == following.after
+    def refuse(self, site: CallSite) -> None:
+        """Predict nothing after the call at *site* any more."""
+        if site in self._sites or len(self._sites) < MAX_CALL_SITES:
+            self._sites[site] = _Observation(None)
 
 
-def request_of(following: Following, rest: tuple[Following, ...], result: Result, caller: int) -> Request:
-    """Return *caller*'s request for *following*, after the call that gave *result*, and for the *rest* after it."""
+def is_followed(result: CallResult, call: SpeculativeCall) -> bool:
+    """Return whether *call* runs after a call with *result*; the rank of that call and its caller decide alike."""
+    changes_nothing = result.failure is None and not (result.changed or result.attributes)
+    return changes_nothing and result.skeleton == call.expected_skeleton
+
+
+def make_request(
+    call: SpeculativeCall, next_calls: tuple[SpeculativeCall, ...], result: CallResult, caller: int
+) -> CallRequest:
+    """Return *caller*'s request for *call*, after the call that gave *result*, and for the *next_calls* after it."""
     outputs = result.outputs
-    inputs = Parcel(
-        [outputs.forms[number] for number in following.inputs], [outputs.places[number] for number in following.inputs]
+    inputs = TensorBundle(
+        [outputs.metas[index] for index in call.inputs], [outputs.refs[index] for index in call.inputs]
     )
-    return Request(
-        *(following.path, following.skeleton, inputs, following.setting, following.is_training, result.state),
-        wanted=following.wanted,
-        released=following.released,
-        following=rest,
-        looks=True,
+    return CallRequest(
+        path=call.path,
+        skeleton=call.skeleton,
+        inputs=inputs,
+        modes=call.modes,
+        is_training=call.is_training,
+        state=result.state,
+        eager_outputs=call.eager_outputs,
+        released=call.released,
+        next_calls=next_calls,
+        checks_side_effects=True,
         caller=caller,
     )
 
 
-def inputs_of(following: Following, result: Result, outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return the inputs of *following*, which runs on the rank of the call that gave *result* with *outputs*.
+def copy_inputs(call: SpeculativeCall, result: CallResult, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the inputs of *call*, which runs on the rank of the call that gave *result* with *outputs*.
 
-    They are copies, since the module may change them before the caller has looked at them, and laid out as the caller's
-    request would bring them: what goes as data arrives contiguous.
+    They are copies, since the module may change them before the caller has used them, and laid out as the caller's
+    request would bring them: tensors that are sent arrive contiguous.
     """
     return [
-        outputs[number]
+        outputs[index]
         .detach()
-        .clone(
-            memory_format=torch.contiguous_format if result.outputs.places[number] is None else torch.preserve_format
-        )
-        for number in following.inputs
+        .clone(memory_format=torch.contiguous_format if result.outputs.refs[index] is None else torch.preserve_format)
+        for index in call.inputs
     ]
 
 
-class Traces:
-    """The parameters and buffers of *module* before a call, to see what that leaves behind beside its attributes."""
+class SideEffects:
+    """The parameters and buffers of *module* before a call, to find side effects beside changed attributes."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._before = _state(module)
+        self._state = _versions(module)
 
-    def are_left(self) -> bool:
-        """Whether the call has changed one of them, or has called hooks."""
-        if torch.nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+    def exist(self) -> bool:
+        """Return whether the call has changed a parameter or buffer, or has called hooks."""
+        if private.has_global_hooks() or any(map(private.has_forward_hooks, self._module.modules())):
             return True
-        if any(each._forward_hooks or each._forward_pre_hooks for each in self._module.modules()):
-            return True
-        now = _state(self._module)
-        return len(now) != len(self._before) or any(
-            value is not old or version != old_version
-            for (value, version), (old, old_version) in zip(now, self._before, strict=True)
+        state = _versions(self._module)
+        return len(state) != len(self._state) or any(
+            tensor is not old_tensor or version != old_version
+            for (tensor, version), (old_tensor, old_version) in zip(state, self._state, strict=True)
         )
 
 
-def modes(model: nn.Module) -> Hashable:
-    """Return what decides which traces the modules of *model* leave: their classes, modes and hooks."""
-    return tuple(
-        (type(each), each.training, bool(each._forward_hooks or each._forward_pre_hooks)) for each in model.modules()
-    )
+def module_modes(model: nn.Module) -> Hashable:
+    """Return a value that decides which side effects the modules of *model* have: classes, modes and hooks."""
+    return tuple((type(module), module.training, private.has_forward_hooks(module)) for module in model.modules())
 
 
-def _state(module: nn.Module) -> list[tuple[Tensor | None, int]]:
+def _versions(module: nn.Module) -> list[tuple[Tensor, int]]:
     return [
-        (value, 0 if value is None or value.is_inference() else value._version)
-        for each in module.modules()
-        for held in (each._parameters, each._buffers)
-        for value in held.values()
+        (tensor, private.version_of(tensor))
+        for submodule in module.modules()
+        for tensors in (private.own_parameters(submodule), private.own_buffers(submodule))
+        for tensor in tensors.values()
     ]

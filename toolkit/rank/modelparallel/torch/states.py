@@ -14,44 +14,46 @@ from toolkit.rank.modelparallel.world import World
 PART, TAKEN = "smp.state.part", "smp.state.taken"
 
 
-def held(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of *state* is on this rank."""
-    return {name: one for name, one in state.items() if not (isinstance(one, Tensor) and one.device.type == "meta")}
+def select_local(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of *state* whose values are on this rank."""
+    return {
+        name: value for name, value in state.items() if not (isinstance(value, Tensor) and value.device.type == "meta")
+    }
 
 
-def gathered(mine: dict[str, Any], here: World, *, to_first: bool) -> dict[str, Any] | None:
+def gather(part: dict[str, Any], this_world: World, *, to_first: bool) -> dict[str, Any] | None:
     """Return the parts of all ranks of the pipeline, which call this together; None where another rank gets them.
 
-    *mine* is this rank's. *to_first*: the rank with partition 0 alone gets them, else all do.
+    *part* is this rank's. *to_first*: the rank with partition 0 alone gets them, else all do.
     """
-    group = here.group("pp")
+    group = this_world.group("pp")
     receivers = group[:1] if to_first else group
-    skeleton, tensors = wire.pack(mine)
+    skeleton, tensors = wire.pack(part)
     for rank in receivers:
-        if rank != here.rank:
-            here.messenger.send(rank, PART, None, (skeleton, wire.forms(tensors)), wire.buffers(tensors))
-    found: dict[str, Any] | None = dict(mine) if here.rank in receivers else None
-    if found is not None:
+        if rank != this_world.rank:
+            this_world.messenger.send(rank, PART, None, (skeleton, wire.describe(tensors)), wire.get_buffers(tensors))
+    state: dict[str, Any] | None = dict(part) if this_world.rank in receivers else None
+    if state is not None:
         for rank in group:
-            if rank != here.rank:
+            if rank != this_world.rank:
                 message = objects.receive(rank, PART, None, "the gathering of a state")
-                its_skeleton, forms = message.payload
-                its_tensors = wire.tensors_of(forms, message.buffers, torch.device("cpu"))
-                found.update(wire.unpack(its_skeleton, its_tensors))
-                here.messenger.send(rank, TAKEN)
+                part_skeleton, metas = message.payload
+                part_tensors = wire.rebuild_tensors(metas, message.buffers, torch.device("cpu"))
+                state.update(wire.unpack(part_skeleton, part_tensors))
+                this_world.messenger.send(rank, TAKEN)
     for rank in receivers:  # Until then the parameters, which are sent from where they are, must not change.
-        if rank != here.rank:
-            here.messenger.receive(rank, TAKEN)
-    return found
+        if rank != this_world.rank:
+            this_world.messenger.receive(rank, TAKEN)
+    return state
 
 
-def check(given: Mapping[str, Any], expected: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
-    """See that the state *given* has all of *expected*, and nothing beside the *whole*.
+def check(state: Mapping[str, Any], required: Mapping[str, Any], allowed: Mapping[str, Any]) -> None:
+    """Check that *state* has all names of *required*, and none that *allowed* has not.
 
     Raises:
         SMPError: it does not.
     """
-    missing, unknown = sorted(expected.keys() - given.keys()), sorted(given.keys() - whole.keys())
+    missing, unknown = sorted(required.keys() - state.keys()), sorted(state.keys() - allowed.keys())
     if missing or unknown:
         raise SMPError(
             f"expected the state of this model, found one without {missing[:5] or 'nothing'} and with the unknown "

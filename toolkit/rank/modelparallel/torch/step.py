@@ -10,52 +10,60 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import Elsewhere, PeerLost, SMPError
 from toolkit.rank.modelparallel.objects import COLLECTIVES, STEP, apart
 from toolkit.rank.modelparallel.recorder import Recorder
-from toolkit.rank.modelparallel.torch import wire
-from toolkit.rank.modelparallel.torch.chain.shortcut import SERVER, WATCHED, Shortcut
+from toolkit.rank.modelparallel.torch import nodes, wire
+from toolkit.rank.modelparallel.torch.chain.shortcut import OBSERVED, SERVER, Shortcut
 from toolkit.rank.modelparallel.torch.messages import RemoteStepError
-from toolkit.rank.modelparallel.torch.microbatches import UNWIND_S, Call, Run, random_states
-from toolkit.rank.modelparallel.torch.order import Orders, Task
-from toolkit.rank.modelparallel.torch.remote import Remote
+from toolkit.rank.modelparallel.torch.microbatches import UNWIND_S, Arguments, StepRun, random_states
+from toolkit.rank.modelparallel.torch.order import StepOrders, Task
+from toolkit.rank.modelparallel.torch.private import pytree
+from toolkit.rank.modelparallel.torch.remote import RpcAgent
 from toolkit.rank.modelparallel.torch.saved import SavedBytes
 from toolkit.rank.modelparallel.torch.states import PART
-from toolkit.rank.modelparallel.torch.step_outputs import Splitter, detached, merged
+from toolkit.rank.modelparallel.torch.step_outputs import Splitter, detach_tensors, merge_outputs
 from toolkit.rank.modelparallel.torch.tensor import equal_arguments
 
-Ran = tuple[str, list[Any], bool]  # How a step ran, what it returned, whether it had a backward pass.
+StepResult = tuple[str, list[Any], bool]  # The way in which a step ran, its results, True if it had a backward pass.
 
 
-class Begin(NamedTuple):
-    """The first message of a step. `decides`: the model is partitioned first. `path`: Shortcut.choose's answer.
-    `kind`: equal for steps that do the same, 0: nobody asks. `added`: where the script has changed the model since the
-    last step that succeeded, and whether that is wrong on one rank alone."""
+class StepBegin(NamedTuple):
+    """The first message of a step."""
 
     number: int
-    decides: bool
+    """The step's number."""
+    partitions_model: bool
+    """The model is partitioned first."""
     path: str
+    """The way in which the step runs (Shortcut.choose)."""
     kind: int
+    """Equal for steps that do the same, 0 if it does not matter."""
     added: dict[str, bool]
+    """The paths at which the script changed the model since the last good step; True: wrong on one rank alone."""
 
 
-class End(NamedTuple):
-    """The last message of step `number`: what it returned, or why it failed. `state`: of the script's random numbers
-    afterwards, empty: those from before it."""
+class StepEnd(NamedTuple):
+    """The last message of a step."""
 
     number: int
+    """The step's number."""
     skeleton: bytes = b""
-    forms: list[wire.Form] = []
+    """The result without its tensors (wire.pack)."""
+    metas: list[wire.TensorMeta] = []
+    """Of the result's tensors."""
     ran_backward: bool = False
+    """The step had a backward pass."""
     state: bytes = b""
+    """The state of the script's random numbers after the step, empty: as before it."""
     failure: str = ""
+    """The reason why the step failed."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """For Messenger.receive: who sent it has ended its step, and is not in another collective."""
+        """For Messenger.receive: the sender has ended its step, and is not in another collective."""
         return False
 
 
@@ -85,11 +93,11 @@ class StepFunction:
     """A function decorated with @smp.step."""
 
     def __init__(
-        self, function: Callable[..., Any], whole: tuple[str, ...], axes: dict[str, int], detach_outputs: bool
+        self, function: Callable[..., Any], unsplit: tuple[str, ...], axes: dict[str, int], detach_outputs: bool
     ) -> None:
         self.function = function
         self.detach_outputs = detach_outputs
-        self._whole = whole
+        self._unsplit = unsplit
         self._axes = axes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -102,67 +110,73 @@ class StepFunction:
 
     def once(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function with one microbatch's arguments."""
-        found = self.function(*args, **kwargs)
-        return detached(found) if self.detach_outputs else found
+        output = self.function(*args, **kwargs)
+        return detach_tensors(output) if self.detach_outputs else output
 
-    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> list[Call]:
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> list[Arguments]:
         """Return the arguments of *count* microbatches."""
-        return Splitter(self.function, count, self._whole, self._axes).split(args, kwargs)
+        return Splitter(self.function, count, self._unsplit, self._axes).split(args, kwargs)
 
 
 class Runner:
     """Runs the steps of this process."""
 
-    def __init__(self, here: world.World) -> None:
-        self.world = here
-        self.device = _device(here.local_rank)
-        is_free = not here.cfg.deterministic_server
-        links = is_free and here.cfg.tensor_parallel_degree == 1
-        self.remote = Remote(here.messenger, here.group("pp"), self.device, keeps=is_free, links=links)
+    def __init__(self, this_world: world.World) -> None:
+        self.world = this_world
+        self.device = _device(this_world.local_rank)
+        is_free = not this_world.cfg.deterministic_server
+        links_calls = is_free and this_world.cfg.tensor_parallel_degree == 1 and nodes.record_hook_use()
+        self.agent = RpcAgent(
+            this_world.messenger,
+            this_world.group("pp"),
+            self.device,
+            keeps_outputs=is_free,
+            links_calls=links_calls,
+        )
         self.is_tracing = False
         self.recorder: Recorder | None = None
         self.shortcut: Shortcut | None = None
         self.parameter_bytes = 0  # Of this rank, once the model is partitioned.
         self.number = -1  # Of the step under way, or the last one.
         self.is_under_way = False
-        self._added: dict[str, bool] = {}  # As of Begin, on this rank.
-        self._run: Run | None = None
+        self._added: dict[str, bool] = {}  # StepBegin.added of this rank.
+        self._run: StepRun | None = None
         self._backwards = 0
-        self.orders = Orders(
-            here.messenger,
-            here.group("tp"),
-            deterministic=here.cfg.deterministic_server,
-            poke=self.remote.scheduler.poke,
+        self.orders = StepOrders(
+            this_world.messenger,
+            this_world.group("tp"),
+            deterministic=this_world.cfg.deterministic_server,
+            on_label=self.agent.scheduler.reconsider,
         )
         self._kinds: dict[Any, int] = {}
-        here.messenger.on_lost(self._on_lost)
+        this_world.messenger.on_lost(self._on_lost)
 
     @property
     def model(self) -> Any:
         """The DistributedModel, None before there is one."""
-        return self.remote.model
+        return self.agent.model
 
-    def take(self, model: Any) -> None:
+    def attach(self, model: Any) -> None:
         """Run the steps of *model*, a DistributedModel.
 
         Raises:
             SMPError: there is another.
         """
-        if self.remote.model is not None:
+        if self.agent.model is not None:
             raise SMPError(
                 "expected one DistributedModel in this process, found a second: wrap one module that has both"
             )
-        self.remote.model = model
-        here = self.world
-        self.remote.scheduler.recorder = self.recorder = Recorder(
-            here.folder,
-            rank=here.rank,
-            pp_rank=here.rank_in("pp"),
-            rdp_rank=here.rank_in("rdp"),
-            pipeline=here.cfg.pipeline,
+        self.agent.model = model
+        this_world = self.world
+        self.agent.scheduler.recorder = self.recorder = Recorder(
+            this_world.folder,
+            rank=this_world.rank,
+            pp_rank=this_world.rank_in("pp"),
+            rdp_rank=this_world.rank_in("rdp"),
+            pipeline=this_world.cfg.pipeline,
             meter=SavedBytes(model.module),
         )
-        self.shortcut = Shortcut(model, here, self.device, self.recorder)
+        self.shortcut = Shortcut(model, this_world, self.device, self.recorder)
 
     def run(self, function: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one step of *function* and return its outputs.
@@ -189,23 +203,23 @@ class Runner:
                 path, outputs, ran_backward = self._follow(function, args, kwargs)
         finally:
             if self.shortcut is not None:
-                self.shortcut.forget()
+                self.shortcut.stop_observing()
             self.is_under_way = False
             self._run = None
-            self.remote.end_step()
+            self.agent.end_step()
         self._added = {}
         if self.recorder is not None:
             count = self.world.cfg.microbatches
-            is_served = path in (SERVER, WATCHED)
+            is_served = path in (SERVER, OBSERVED)
             self.recorder.end(
                 path="server" if is_served else "chain",
                 microbatches=count,
                 parameter_bytes=self.parameter_bytes,
-                why=self.shortcut.why if is_served and self.shortcut is not None else "",
+                why=self.shortcut.reason if is_served and self.shortcut is not None else "",
             )
         if ran_backward and self.model is not None:
-            self.model.step_ended()
-        return merged(outputs)
+            self.model.run_step_callbacks()
+        return merge_outputs(outputs)
 
     def pass_gate(self, task: Task) -> None:
         """Return when *task* may begin its backward pass."""
@@ -213,56 +227,58 @@ class Runner:
             self._run.pass_gate(task)
 
     def ran_backward(self) -> None:
-        """Note a call of model.backward."""
+        """Count a call of model.backward."""
         self._backwards += not self.is_tracing
 
-    def _lead(self, function: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
+    def _lead(self, function: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepResult:
         followers = self.world.group("pp")[1:]
         path = SERVER
         if self.shortcut is not None and function.detach_outputs:
             path = self.shortcut.choose(function, (args, kwargs))
-        if path not in (SERVER, WATCHED):
-            self._tell(followers, Begin(self.number, False, path, 0, self._added))
-            return self._by_plan(path, function, args, kwargs)
+        if path not in (SERVER, OBSERVED):
+            self._send(followers, StepBegin(self.number, False, path, 0, self._added))
+            return self._run_by_plan(path, function, args, kwargs)
         try:
             equal_arguments.check(args, kwargs, is_first=self.number == 0)
-            calls = function.split(args, kwargs, self.world.cfg.microbatches)
-            decides = self.model is not None and not self.model.partitioned
+            arguments = function.split(args, kwargs, self.world.cfg.microbatches)
+            partitions_model = self.model is not None and not self.model.partitioned
             kind = self._kind(function, args, kwargs)
-            self._tell(followers, Begin(self.number, decides, path, kind, self._added))
-            if decides:
-                self._partition(lambda: function.function(*calls[0][0], **calls[0][1]))
-            states = random_states(len(calls))
-            if self.shortcut is not None and path == WATCHED:
-                self.shortcut.watch(calls, states)
+            self._send(followers, StepBegin(self.number, partitions_model, path, kind, self._added))
+            if partitions_model:
+                self._partition(lambda: function.function(*arguments[0][0], **arguments[0][1]))
+            states = random_states(len(arguments))
+            if self.shortcut is not None and path == OBSERVED:
+                self.shortcut.observe(arguments, states)
             if followers:
-                self._run = Run(
-                    *(self.remote, self.orders, self.world.cfg),
+                self._run = StepRun(
+                    self.agent,
+                    self.orders,
+                    self.world.cfg,
                     step=self.number,
                     kind=kind,
                     function=function.once,
-                    calls=calls,
+                    arguments=arguments,
                     states=states,
                 )
                 outputs = self._run.outputs()
             else:
-                outputs = [function.once(*args, **kwargs) for args, kwargs in calls]
+                outputs = [function.once(*args, **kwargs) for args, kwargs in arguments]
             skeleton, tensors = wire.pack(outputs if followers else None, self.model)
         except BaseException as error:
             if not isinstance(error, PeerLost):
-                self._tell(followers, End(self.number, failure=_said(error, self.world.rank)))
+                self._send(followers, StepEnd(self.number, failure=_describe_error(error, self.world.rank)))
             raise
         # Copies: the script may change what it gets while they are being sent.
         copies = [tensor.detach().clone() for tensor in tensors]
         is_random = self._run is not None and self._run.is_random
-        state = torch.get_rng_state().numpy().tobytes() if is_random or decides else b""
-        end = End(self.number, skeleton, wire.forms(copies), self._backwards > 0, state)
-        self._tell(followers, end, wire.buffers(copies))
-        if self.shortcut is not None and path == WATCHED:
-            self.shortcut.settle(self._backwards, is_random)
+        state = torch.get_rng_state().numpy().tobytes() if is_random or partitions_model else b""
+        end = StepEnd(self.number, skeleton, wire.describe(copies), self._backwards > 0, state)
+        self._send(followers, end, wire.get_buffers(copies))
+        if self.shortcut is not None and path == OBSERVED:
+            self.shortcut.plan_steps(self._backwards, is_random)
         return path, outputs, self._backwards > 0
 
-    def _by_plan(self, path: str, function: StepFunction, args: Any, kwargs: Any) -> Ran:
+    def _run_by_plan(self, path: str, function: StepFunction, args: Any, kwargs: Any) -> StepResult:
         assert self.shortcut is not None
         count = self.world.cfg.microbatches
         outputs, ran_backward = self.shortcut.run(
@@ -273,57 +289,61 @@ class Runner:
             split=lambda args, kwargs: function.split(args, kwargs, count),
             states=lambda: random_states(count),
         )
-        return path, [detached(each) for each in outputs], ran_backward
+        return path, [detach_tensors(output) for output in outputs], ran_backward
 
-    def _follow(self, function: StepFunction, args: Any, kwargs: Any) -> Ran:
-        scheduler = self.remote.scheduler
+    def _follow(self, function: StepFunction, args: Any, kwargs: Any) -> StepResult:
+        scheduler = self.agent.scheduler
         state = torch.get_rng_state()
-        message = self._hear(instead=(*COLLECTIVES, PART))
+        message = self._receive(instead=(*COLLECTIVES, PART))
         path = SERVER
-        if isinstance(message.payload, Begin):
+        if isinstance(message.payload, StepBegin):
             self.number, path = message.payload.number, message.payload.path
-            if path not in (SERVER, WATCHED):
-                return self._by_plan(path, function, args, kwargs)
-            self.remote.refusal = self._unlike(message.payload.added)
-            if message.payload.decides:
+            if path not in (SERVER, OBSERVED):
+                return self._run_by_plan(path, function, args, kwargs)
+            self.agent.refusal = self._compare_additions(message.payload.added)
+            if message.payload.partitions_model:
                 self._partition(None)
-            if self.shortcut is not None and path == WATCHED:
-                self.shortcut.watch()
+            if self.shortcut is not None and path == OBSERVED:
+                self.shortcut.observe()
             scheduler.open(self.number, self.orders.begin(self.number, message.payload.kind))
             within_s = None
             try:
-                message = self._hear()
+                message = self._receive()
             except BaseException as error:
                 scheduler.abort(error)
                 within_s = UNWIND_S if isinstance(error, PeerLost) else None
                 raise
             finally:
-                if isinstance(message.payload, End) and message.payload.failure:
+                if isinstance(message.payload, StepEnd) and message.payload.failure:
                     scheduler.abort(RemoteStepError(message.payload.failure))
-                own_failures = dict(self.remote.own_failures)
+                own_failures = dict(self.agent.own_failures)
                 scheduler.close(within_s)
                 torch.set_rng_state(state)
         else:
             own_failures = {}
-        end: End = message.payload
+        end: StepEnd = message.payload
         if end.failure:
-            if (own := own_failures.get(end.failure)) is not None:
-                raise own
+            if (own_failure := own_failures.get(end.failure)) is not None:
+                raise own_failure
             raise RemoteStepError(end.failure)
-        if self.remote.refusal:
-            raise SMPError(self.remote.refusal)
+        if self.agent.refusal:
+            raise SMPError(self.agent.refusal)
         self.orders.end()
         if end.state:  # All ranks go on with the same random numbers.
             torch.set_rng_state(torch.frombuffer(bytearray(end.state), dtype=torch.uint8))
-        if self.shortcut is not None and path == WATCHED:
-            self.shortcut.settle()
-        tensors = wire.tensors_of(end.forms, message.buffers, self.device)
+        if self.shortcut is not None and path == OBSERVED:
+            self.shortcut.plan_steps()
+        tensors = wire.rebuild_tensors(end.metas, message.buffers, self.device)
         return path, wire.unpack(end.skeleton, tensors, self.model), end.ran_backward
 
-    def _unlike(self, theirs: dict[str, bool]) -> str:
-        """Return why this rank cannot take part, where the pipeline's first rank has changed the model at *theirs*."""
-        mine = self._added
-        unlike = {path for path in theirs.keys() ^ mine.keys() if theirs.get(path, False) or mine.get(path, False)}
+    def _compare_additions(self, leader_added: dict[str, bool]) -> str:
+        """Return the reason why this rank cannot take part, "" if it can. *leader_added*: of the first rank."""
+        added = self._added
+        unlike = {
+            path
+            for path in leader_added.keys() ^ added.keys()
+            if leader_added.get(path, False) or added.get(path, False)
+        }
         top = sorted(path.removeprefix("module.") for path in unlike if path.rpartition(".")[0] not in unlike)
         if not top:
             return ""
@@ -333,38 +353,38 @@ class Runner:
             "on every rank"
         )
 
-    def _hear(self, instead: Sequence[str] = ()) -> Any:
+    def _receive(self, instead: Sequence[str] = ()) -> Any:
         first = self.world.group("pp")[0]
         while True:
             try:
-                message = self.world.messenger.receive(first, STEP, None, self.orders.patience_s, instead)
+                message = self.world.messenger.receive(first, STEP, None, self.orders.check_interval_s, instead)
             except TimeoutError:
-                self.orders.look(self.remote.scheduler)
+                self.orders.check_progress(self.agent.scheduler)
                 continue
             except Elsewhere as error:
                 doing = "in the gathering of a state" if error.kind == PART else f"in smp.{error.kind}()"
                 raise apart(self.world, "in a step", first, doing) from error
-            # A step that failed here before its end was heard leaves it behind.
-            if not isinstance(message.payload, End) or message.payload.number >= self.number:
+            # If a step failed here before it received its end, that message is still there.
+            if not isinstance(message.payload, StepEnd) or message.payload.number >= self.number:
                 return message
 
     def _kind(self, function: StepFunction, args: Any, kwargs: Any) -> int:
         if not self.world.cfg.deterministic_server:
             return 0
-        leaves, spec = tree_flatten((args, kwargs))
+        leaves, spec = pytree.tree_flatten((args, kwargs))
         shapes = tuple(tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves)
         is_training = self.model is not None and self.model.training
         key = (function, str(spec), shapes, torch.is_grad_enabled(), is_training)
         return self._kinds.setdefault(key, len(self._kinds) + 1)
 
-    def _tell(self, followers: Iterable[int], payload: Any, buffers: Any = ()) -> None:
+    def _send(self, followers: Iterable[int], payload: Any, buffers: Any = ()) -> None:
         for rank in followers:
             self.world.messenger.send(rank, STEP, None, payload, buffers)
 
     def _partition(self, call_once: Callable[[], Any] | None) -> None:
         self.model.partition(call_once, self._tracing)
         if self.shortcut is not None:
-            self.shortcut.partitioned()
+            self.shortcut.record_partition()
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -378,7 +398,7 @@ class Runner:
     def _on_lost(self, lost: PeerLost) -> None:
         if lost.said_goodbye and lost.rank not in self.world.group("pp"):
             return
-        self.remote.scheduler.abort(lost)
+        self.agent.scheduler.abort(lost)
         run = self._run
         if run is not None:
             run.fail(lost)
@@ -395,13 +415,13 @@ _runner: Runner | None = None
 def runner() -> Runner:
     """Return this process's Runner; it is made at the first call after smp.init()."""
     global _runner
-    here = world.current()
-    if _runner is None or _runner.world is not here:
-        _runner = Runner(here)
+    this_world = world.current()
+    if _runner is None or _runner.world is not this_world:
+        _runner = Runner(this_world)
     return _runner
 
 
-def _said(error: BaseException, rank: int) -> str:
+def _describe_error(error: BaseException, rank: int) -> str:
     if isinstance(error, RemoteStepError):
         return str(error)
     return f"the step failed on rank {rank}: {type(error).__name__}: {error}"

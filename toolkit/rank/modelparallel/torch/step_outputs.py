@@ -27,7 +27,7 @@ class StepOutput:
 
     def concat(self) -> Tensor:
         """Return the values joined along the first axis; values without axes become a vector."""
-        return torch.cat([each.reshape(1) if each.dim() == 0 else each for each in self._tensors("concat")])
+        return torch.cat([tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in self._tensors("concat")])
 
     def merge(self) -> Tensor:
         """Return the same as `concat`."""
@@ -39,7 +39,7 @@ class StepOutput:
 
     def detach(self) -> "StepOutput":
         """Return the values without their graphs."""
-        return StepOutput(each.detach() if isinstance(each, Tensor) else each for each in self.outputs)
+        return StepOutput(output.detach() if isinstance(output, Tensor) else output for output in self.outputs)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
@@ -59,11 +59,11 @@ class StepOutput:
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
 
-    def _tensors(self, what: str) -> list[Tensor]:
-        for each in self.outputs:
-            if not isinstance(each, Tensor):
+    def _tensors(self, method: str) -> list[Tensor]:
+        for output in self.outputs:
+            if not isinstance(output, Tensor):
                 raise SMPError(
-                    f"expected tensors for StepOutput.{what}, found {type(each).__name__}: read StepOutput.outputs"
+                    f"expected tensors for StepOutput.{method}, found {type(output).__name__}: read StepOutput.outputs"
                 )
         return self.outputs
 
@@ -74,13 +74,15 @@ Slicer = Callable[[Any, int, int, int], Any]
 class Splitter:
     """Cuts the arguments of *function* into *count* microbatches."""
 
-    def __init__(self, function: Callable[..., Any], count: int, whole: Iterable[str], axes: Mapping[str, int]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], count: int, unsplit: Iterable[str], axes: Mapping[str, int]
+    ) -> None:
         self._signature = inspect.signature(function)
         self._count = count
-        self._whole = frozenset(whole)
+        self._whole = frozenset(unsplit)
         self._axes = dict(axes)
         names = list(self._signature.parameters.values())
-        takes_any = any(each.kind is each.VAR_KEYWORD for each in names)
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names)
         for name in (*self._whole, *self._axes):
             if not takes_any and name not in self._signature.parameters:
                 raise SMPError(
@@ -124,7 +126,7 @@ class Splitter:
             return self._slice_tensor(value, number, axis, name)
         if hasattr(value, "smp_slice"):
             return value.smp_slice(self._count, number, axis)
-        return rebuilt(value, lambda each, place: self._slice(each, number, axis, f"{name}{place}"))
+        return rebuilt(value, lambda element, place: self._slice(element, number, axis, f"{name}{place}"))
 
     def _slice_tensor(self, tensor: Tensor, number: int, axis: int, name: str) -> Tensor:
         if not tensor.dim():
@@ -146,13 +148,13 @@ class Splitter:
         return tensor.narrow(axis, number * part, part)
 
 
-def detached(value: Any) -> Any:
-    """Return *value* with its tensors detached."""
+def detach_tensors(value: Any) -> Any:
+    """Return *value* with its tensors detach_tensors."""
     if isinstance(value, Tensor):
         return value.detach()
-    return rebuilt(value, lambda each, _: detached(each))
+    return rebuilt(value, lambda element, _: detach_tensors(element))
 
 
-def merged(outputs: list[Any]) -> Any:
+def merge_outputs(outputs: list[Any]) -> Any:
     """Return the microbatches' results as one value: StepOutputs of tensors, lists of all else (results.joined)."""
     return joined(outputs, lambda value: isinstance(value, Tensor), StepOutput)

@@ -10,8 +10,8 @@ from typing import Any
 
 from toolkit.rank.modelparallel.errors import SMPError
 
-# The layers of smp.nn, which a state of Hugging Face's has not.
-OWN = "seq_layers."
+# Part of the names of smp.nn's layers, and of no name in a state of Hugging Face.
+SMP_LAYERS = "seq_layers."
 Translate = Callable[..., Mapping[str, Any]]
 
 
@@ -26,19 +26,20 @@ def to_hugging_face(state_dict: Mapping[str, Any], *_: Any, **__: Any) -> Mappin
     Raises:
         SMPError: it is the state of a model made of smp.nn's layers.
     """
-    if own := next((name for name in state_dict if OWN in name), None):
+    if layer_name := next((name for name in state_dict if SMP_LAYERS in name), None):
         raise SMPError(
             f"smp.nn.huggingface: expected the state of a Hugging Face model, whose names a DistributedModel keeps, "
-            f"found {own} of smp.nn's layers: their parameters have names of their own. Rename them in the script"
+            f"found {layer_name} of smp.nn's layers: their parameters have names of their own. Rename them in the "
+            "script"
         )
     return state_dict
 
 
 def names(*models: str) -> dict[str, Translate]:
     """Return the functions of the module of one of *models* (gpt2, ...), by AWS's names."""
-    found: dict[str, Translate] = {"translate_hf_state_dict_to_smdistributed": from_hugging_face}
+    functions: dict[str, Translate] = {"translate_hf_state_dict_to_smdistributed": from_hugging_face}
     for model in models:
-        found[f"translate_hf_state_dict_to_smdistributed_{model}"] = from_hugging_face
-        found[f"translate_hf_{model}_state_dict_to_smdistributed"] = from_hugging_face
-        found[f"translate_state_dict_to_hf_{model}"] = to_hugging_face
-    return found
+        functions[f"translate_hf_state_dict_to_smdistributed_{model}"] = from_hugging_face
+        functions[f"translate_hf_{model}_state_dict_to_smdistributed"] = from_hugging_face
+        functions[f"translate_state_dict_to_hf_{model}"] = to_hugging_face
+    return functions

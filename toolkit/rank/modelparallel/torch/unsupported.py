@@ -14,6 +14,6 @@ def refuse_in_nn(name: str) -> NoReturn:
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise AttributeError for *name*, with the reason if it is one of the library's."""
-    why = REASONS.get(name, "docs/modelparallel.md has the names that are there (toolkit docs modelparallel)")
-    raise AttributeError(f"smdistributed.modelparallel.torch has no {name}: {why}")
+    """Raise AttributeError for *name*, with the reason if the library has that name."""
+    reason = REASONS.get(name, "docs/modelparallel.md has the names that are there (toolkit docs modelparallel)")
+    raise AttributeError(f"smdistributed.modelparallel.torch has no {name}: {reason}")

@@ -1,4 +1,4 @@
-"""A module that wraps another and has its names."""
+"""A module that wraps another one and has its names."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,8 +26,8 @@ class Wrapper(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """Yield the module and all below it with their paths."""
-        found: Iterator[tuple[str, nn.Module]] = self.module.named_modules(*args, **kwargs)
-        return found
+        modules: Iterator[tuple[str, nn.Module]] = self.module.named_modules(*args, **kwargs)
+        return modules
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the module's children with their names."""
@@ -48,11 +48,11 @@ class Wrapper(nn.Module):
             return getattr(self.module, name)
 
     def path_of(self, module: nn.Module) -> str | None:
-        """Return *module*'s path, ITSELF for this one, None: it is not in it."""
+        """Return *module*'s path, ITSELF for this module, None if it is not in this one."""
         if module is self:
             return ITSELF
         if self._paths is None:
-            self._paths = {id(each): path for path, each in self.module.named_modules()}
+            self._paths = {id(submodule): path for path, submodule in self.module.named_modules()}
         return self._paths.get(id(module))
 
     def module_at(self, path: str) -> nn.Module:

@@ -33,7 +33,11 @@ def test_a_model_has_the_library_s_names_beside_its_own_and_they_are_in_no_state
     assert layer.output is layer.mlp
     assert list(model.state_dict()) == before
     assert [name for name, _ in model.named_modules()] == [
-        *("", "gpt_neox", "gpt_neox.layers", "gpt_neox.layers.0", "gpt_neox.layers.0.attention"),
+        "",
+        "gpt_neox",
+        "gpt_neox.layers",
+        "gpt_neox.layers.0",
+        "gpt_neox.layers.0.attention",
         "gpt_neox.layers.0.mlp",
     ]
     copied = copy.deepcopy(model)

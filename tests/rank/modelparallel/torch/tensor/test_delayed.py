@@ -1,4 +1,4 @@
-"""What gives a module its values after the model is made."""
+"""Values that modules get after the model is made."""
 
 from typing import Any
 

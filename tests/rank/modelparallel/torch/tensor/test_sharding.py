@@ -8,10 +8,10 @@ pytestmark = pytest.mark.torch
 
 def test_tensor_parallel_ranks_deal_optimizer_state_alike_where_their_parts_differ_in_size() -> None:
     from toolkit.rank.modelparallel.torch.shards import deal
-    from toolkit.rank.modelparallel.torch.tensor.sharding import MARK, Split, sizes
+    from toolkit.rank.modelparallel.torch.tensor.sharding import MARK, Split, split_sizes
 
     def dealt(rank: int) -> list[list[str]]:
-        divided = torch.nn.Parameter(torch.zeros(4, sizes(17, 2)[rank]))
+        divided = torch.nn.Parameter(torch.zeros(4, split_sizes(17, 2)[rank]))
         setattr(divided, MARK, Split(1, 17))
         names = {id(divided): "divided"}
         others = [torch.nn.Parameter(torch.zeros(size)) for size in (35, 34)]
@@ -19,4 +19,4 @@ def test_tensor_parallel_ranks_deal_optimizer_state_alike_where_their_parts_diff
         return [[names[id(each)] for each in owned] for owned in deal([divided, *others], 2)]
 
     assert dealt(0) == dealt(1) == [["divided"], ["other 35", "other 34"]]
-    assert sizes(17, 4) == [5, 4, 4, 4]
+    assert split_sizes(17, 4) == [5, 4, 4, 4]

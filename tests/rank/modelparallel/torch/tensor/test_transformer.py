@@ -1,4 +1,4 @@
-"""What smp.nn's transformer layers refuse."""
+"""Arguments that smp.nn's transformer layers refuse."""
 
 import pytest
 

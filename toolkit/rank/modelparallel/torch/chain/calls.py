@@ -10,10 +10,10 @@ import torch
 
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.recorder import Recorder
-from toolkit.rank.modelparallel.torch.messages import Setting
+from toolkit.rank.modelparallel.torch.messages import AutogradModes
 
-Event = Literal["model", "backward", "done", "raised"]
-FOUND: dict[Event, str] = {
+CallEvent = Literal["model", "backward", "done", "raised"]
+DESCRIPTIONS: dict[CallEvent, str] = {
     "model": "a call of the model",
     "backward": "a call of model.backward",
     "done": "the end of the step function",
@@ -27,21 +27,21 @@ class _Cancelled(BaseException):
 
 
 class DeviationError(SMPError):
-    """A step does not do what the first one of its kind did."""
+    """A step differs from the first one of its kind."""
 
-    def __init__(self, found: str) -> None:
+    def __init__(self, deviation: str) -> None:
         super().__init__(
-            f"expected this step to run as the first step with such arguments did, found {found}. Steps of a chain of "
-            "modules follow the first one. Set TOOLKIT_SMP_CHAIN=off to run the job without this shortcut"
+            f"expected this step to run as the first step with such arguments did, found {deviation}. Steps of a chain "
+            "of modules follow the first one. Set TOOLKIT_SMP_CHAIN=off to run the job without this shortcut"
         )
 
 
-class Call:
+class StepCall:
     """One call of *function* with *arguments*, those of one microbatch.
 
-    The schedule's thread calls `before_forward`, `after_forward` and `after_backward`; `result` is then what the
-    function returned. *has_backward*: it is expected to call model.backward, and the model in the modes of *setting*.
-    The loss's gradient is multiplied by *scale*.
+    The schedule's thread calls `before_forward`, `after_forward` and `after_backward`; `result` is then the function's
+    result. *has_backward*: the function is expected to call model.backward. *modes*: those in which it is expected to
+    call the model. The loss's gradient is multiplied by *scale*.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Call:
         arguments: tuple[Any, Any],
         *,
         has_backward: bool,
-        setting: Setting,
+        modes: AutogradModes,
         scale: float,
         recorder: Recorder,
     ) -> None:
@@ -60,9 +60,9 @@ class Call:
         self._function = function
         self._arguments = arguments
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[tuple[Event, Any]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[CallEvent, Any]] = queue.SimpleQueue()
         self._has_backward = has_backward
-        self._setting = setting
+        self._modes = modes
         self._scale = scale
         self.result: Any = None
 
@@ -74,48 +74,51 @@ class Call:
         return args[0]
 
     def after_forward(self, output: Any) -> Any:
-        """Run it on with the model's *output* until it calls model.backward; return the loss. None: it has ended."""
+        """Run the function with the model's *output* until it calls model.backward, and return the loss.
+
+        None: the function has ended.
+        """
         if not self._has_backward:
             self.result = self._advance("done", output)
             return None
         tensors, grad_tensors = self._advance("backward", output)
-        return _one_loss(tensors, grad_tensors, self._scale)
+        return _weighted_loss(tensors, grad_tensors, self._scale)
 
     def after_backward(self) -> None:
-        """Run the rest of it."""
+        """Run the rest of the function."""
         self.result = self._advance("done")
 
-    def _advance(self, expected: Event, value: Any = None) -> Any:
-        """Let the function run with *value* as the answer it waits for, until its next event, and return that.
+    def _advance(self, expected: CallEvent, value: Any = None) -> Any:
+        """Run the function, which waits for *value*, until its next event, and return that event's values.
 
         Raises:
             DeviationError: it is not the *expected* one.
             Exception: what the function raises.
         """
         self._orders.put(value)
-        event, what = self._events.get()
+        event, values = self._events.get()
         if event == "raised":
-            raise what
+            raise values
         if event != expected:
-            raise DeviationError(f"{FOUND[event]} where {FOUND[expected]} came")
-        return what
+            raise DeviationError(f"{DESCRIPTIONS[event]} where {DESCRIPTIONS[expected]} came")
+        return values
 
     def cancel(self) -> None:
         """End the function where it stands."""
         self._orders.put(_CANCEL)
 
-    def body(self, setting: Setting) -> Callable[[], None]:
-        """Return the body of the function's thread: it runs in *setting* and sees this thread's context variables."""
-        return functools.partial(contextvars.copy_context().run, self._run, setting)
+    def body(self, modes: AutogradModes) -> Callable[[], None]:
+        """Return the body of the function's thread: it runs in *modes* and sees this thread's context variables."""
+        return functools.partial(contextvars.copy_context().run, self._run, modes)
 
-    def _run(self, setting: Setting) -> None:
+    def _run(self, modes: AutogradModes) -> None:
         if self._orders.get() is _CANCEL:
             return
         local = self._model.local
         local.forward, local.backward = self._forward, self._backward
         args, kwargs = self._arguments
         try:
-            with setting.applied(), self._recorder.watching():
+            with modes.apply(), self._recorder.watching():
                 self._events.put(("done", self._function(*args, **kwargs)))
         except _Cancelled:
             pass
@@ -126,29 +129,29 @@ class Call:
             self._arguments = ((), {})
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        here = Setting.here()
-        if here != self._setting._replace(grad=self._setting.grad if self._has_backward else here.grad):
-            raise DeviationError(f"a call of the model in other modes ({here}, not {self._setting})")
-        return self._ask("model", (args, kwargs))
+        modes = AutogradModes.current()
+        if modes != self._modes._replace(grad=self._modes.grad if self._has_backward else modes.grad):
+            raise DeviationError(f"a call of the model in other modes ({modes}, not {self._modes})")
+        return self._report_event("model", (args, kwargs))
 
     def _backward(self, tensors: Any, grad_tensors: Any = None) -> None:
-        self._ask("backward", (tensors, grad_tensors))
+        self._report_event("backward", (tensors, grad_tensors))
 
-    def _ask(self, event: Event, what: Any) -> Any:
-        self._events.put((event, what))
+    def _report_event(self, event: CallEvent, values: Any) -> Any:
+        self._events.put((event, values))
         answer = self._orders.get()
         if answer is _CANCEL:
             raise _Cancelled
         return answer
 
 
-def _one_loss(tensors: Any, grad_tensors: Any, scale: float) -> Any:
+def _weighted_loss(tensors: Any, grad_tensors: Any, scale: float) -> Any:
     """Return a scalar that has the gradients of *tensors*, weighted by *grad_tensors*, times *scale*."""
-    several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     weights = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else list(grad_tensors)
-    weights += [None] * (len(several) - len(weights))
+    weights += [None] * (len(roots) - len(weights))
     losses = [
-        tensor if weight is None else (tensor * weight).sum() for tensor, weight in zip(several, weights, strict=True)
+        tensor if weight is None else (tensor * weight).sum() for tensor, weight in zip(roots, weights, strict=True)
     ]
     loss = sum(losses[1:], losses[0])
     return loss if scale == 1.0 else loss * scale

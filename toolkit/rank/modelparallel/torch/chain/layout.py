@@ -1,4 +1,4 @@
-"""Whether a model is a chain, and which of its modules are which stage.
+"""Finds out whether a model is a chain, and which of its modules belong to each stage.
 
 A chain is an nn.Sequential, alone or inside modules that hold nothing else, whose children lie on devices 0, 1, 2, ...
 in this order. Sequentials inside it that are divided between devices count as their children.
@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.chain.structure import has_hooks, has_hooks_for_all
 
-Named = tuple[str, Any]
+NamedModule = tuple[str, Any]
 MARK = "_smp_checkpointing"  # activation.py's.
 
 
 class NotAChainError(Exception):
-    """The reason, for people."""
+    """The model is not a chain; the text says why."""
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """A module of the chain, and the Sequential that it is in."""
 
     path: str
@@ -28,11 +29,14 @@ class Link(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """`stages[device]`: what it runs, in order. `wrappers`: the (path, module) around it, outside first, the last one
-    the Sequential."""
+    """The modules of a chain.
 
-    stages: tuple[tuple[Link, ...], ...]
-    wrappers: tuple[Named, ...]
+    `stages[device]`: those of the device, in order. `wrappers`: the (path, module) around the chain, the outermost
+    first, the last one the Sequential.
+    """
+
+    stages: tuple[tuple[ChainLink, ...], ...]
+    wrappers: tuple[NamedModule, ...]
 
     def paths(self) -> tuple[tuple[str, ...], ...]:
         """Return the paths of each stage's modules."""
@@ -52,52 +56,53 @@ def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
         raise NotAChainError("there are hooks for all modules")
     for path, module in wrappers:
         if has_hooks(module):
-            raise NotAChainError(f"{_named(path, module)} has hooks")
-    stages: list[list[Link]] = [[] for _ in range(devices)]
+            raise NotAChainError(f"{_describe_module(path, module)} has hooks")
+    stages: list[list[ChainLink]] = [[] for _ in range(devices)]
     last = 0
     for link in _links(*wrappers[-1], device_of):
-        here = device_of(link.path)
-        if here < last:
+        device = device_of(link.path)
+        if device < last:
             raise NotAChainError(
-                f"{_named(link.path, link.module)} is in partition {here}, after a module of partition {last}"
+                f"{_describe_module(link.path, link.module)} is in partition {device}, after a module of partition "
+                f"{last}"
             )
-        last = here
-        stages[here].append(link)
+        last = device
+        stages[device].append(link)
     for device, stage in enumerate(stages):
         if not stage:
-            raise NotAChainError(f"partition {device} has none of the modules of {_named(*wrappers[-1])}")
+            raise NotAChainError(f"partition {device} has none of the modules of {_describe_module(*wrappers[-1])}")
     return Layout(tuple(map(tuple, stages)), tuple(wrappers))
 
 
-def _only_child(path: str, module: Any) -> Named:
-    children = list(module._modules.items())
-    if len(children) != 1 or children[0][1] is None or module._parameters or module._buffers:
-        raise NotAChainError(f"{_named(path, module)} is not a torch.nn.Sequential, nor holds one alone")
+def _only_child(path: str, module: Any) -> NamedModule:
+    children = list(private.own_children(module).items())
+    if len(children) != 1 or children[0][1] is None or private.has_tensor_names(module):
+        raise NotAChainError(f"{_describe_module(path, module)} is not a torch.nn.Sequential, nor holds one alone")
     name, child = children[0]
-    return _below(path, name), child
+    return _join_path(path, name), child
 
 
-def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[Link]:
-    for name, child in module._modules.items():
-        inside = _below(path, name)
-        devices = {device_of(its) for its, _ in child.named_modules(prefix=inside, remove_duplicate=False)}
+def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[ChainLink]:
+    for name, child in private.own_children(module).items():
+        inside = _join_path(path, name)
+        devices = {device_of(below) for below, _ in child.named_modules(prefix=inside, remove_duplicate=False)}
         if len(devices) == 1:
-            yield Link(inside, child, module)
+            yield ChainLink(inside, child, module)
         elif _is_sequential(child) and not has_hooks(child):
             yield from _links(inside, child, device_of)
         else:
-            raise NotAChainError(f"{_named(inside, child)} is divided between partitions {sorted(devices)}")
+            raise NotAChainError(f"{_describe_module(inside, child)} is divided between partitions {sorted(devices)}")
 
 
 def _is_sequential(module: Any) -> bool:
-    # Activation checkpointing puts a forward of its own into the Sequential; `grouped` takes it into account.
+    # Activation checkpointing sets a forward on the Sequential; activation.grouped takes it into account.
     is_plain = "forward" not in vars(module) or MARK in vars(module)
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and is_plain
 
 
-def _below(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _named(path: str, module: Any) -> str:
+def _describe_module(path: str, module: Any) -> str:
     return f"{path or 'the model'} ({type(module).__name__})"

@@ -1,4 +1,4 @@
-"""One device's part of a chain: what torch's schedules run, with the ranks' messenger as the way between devices.
+"""One device's part of a chain: a stage for torch's schedules that sends its tensors by the ranks' messenger.
 
 The schedule decides the order of work. A received tensor lives from its microbatch's forward to its backward, and no
 transfer needs the other side's attention. (torch's own point-to-point operations on gloo hold a thread until the peer
@@ -12,44 +12,43 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.recorder import Recorder
-from toolkit.rank.modelparallel.torch import activation
-from toolkit.rank.modelparallel.torch.chain.calls import Call, DeviationError
-from toolkit.rank.modelparallel.torch.chain.layout import Link
-from toolkit.rank.modelparallel.torch.chain.observation import Plan, Tensors, described, forms
-from toolkit.rank.modelparallel.torch.chain.stage_messages import BACKWARD, FORWARD, Mail
-from toolkit.rank.modelparallel.torch.nodes import NoLeaf
-from toolkit.rank.modelparallel.torch.scaling import lowered
+from toolkit.rank.modelparallel.torch import activation, private
+from toolkit.rank.modelparallel.torch.chain.calls import DeviationError, StepCall
+from toolkit.rank.modelparallel.torch.chain.layout import ChainLink
+from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan, TreeMeta, describe, describe_leaves
+from toolkit.rank.modelparallel.torch.chain.stage_messages import BACKWARD, FORWARD, StageMessages
+from toolkit.rank.modelparallel.torch.nodes import NonLeaf
+from toolkit.rank.modelparallel.torch.private import pytree
+from toolkit.rank.modelparallel.torch.scaling import to_working_dtype
 
 
-class Segment(nn.Module):
+class StageModule(nn.Module):
     """The modules of one device, in order. Takes and gives tuples of tensors."""
 
-    def __init__(self, links: Sequence[Link], device: int, plan: Plan) -> None:
+    def __init__(self, links: Sequence[ChainLink], device: int, plan: ChainPlan) -> None:
         super().__init__()
         self._cfg = world.current().cfg
         self.links = nn.ModuleList(link.module for link in links)
-        runs = groupby(links, key=lambda link: id(link.parent))
-        several = [list(run) for _, run in runs]
-        # What activation checkpointing makes of the modules of one Sequential.
-        self._runs = [activation.grouped(run[0].parent, [link.module for link in run]) for run in several]
+        runs = [list(run) for _, run in groupby(links, key=lambda link: id(link.parent))]
+        # Consecutive modules of one Sequential, as activation checkpointing groups them.
+        self._runs = [activation.grouped(run[0].parent, [link.module for link in run]) for run in runs]
         self.failure: Exception | None = None
         self.value: Any = None  # On the last device: the model's output as it is.
-        self._given = None if device == 0 else pytree.treespec_loads(plan.outputs[device - 1].spec)
-        self._gives = plan.outputs[device]
-        self._gives_spec = pytree.treespec_loads(self._gives.spec)
+        self._input_spec = None if device == 0 else pytree.treespec_loads(plan.outputs[device - 1].spec)
+        self._output = plan.outputs[device]
+        self._output_spec = pytree.treespec_loads(self._output.spec)
         self._is_last = device == len(plan.outputs) - 1
-        self._setting = plan.setting
+        self._modes = plan.modes
 
     def forward(self, *tensors: Any) -> tuple[Any, ...]:
-        """Run the modules on *tensors*; on the first device on the one value that is given."""
-        if self._given is None:
-            value = lowered(tensors[0], self._cfg)
+        """Run the modules on *tensors*; on the first device on the model's argument."""
+        if self._input_spec is None:
+            value = to_working_dtype(tensors[0], self._cfg)
         else:
-            value = pytree.tree_unflatten([NoLeaf.apply(tensor) for tensor in tensors], self._given)  # type: ignore[no-untyped-call]
+            value = pytree.tree_unflatten([NonLeaf.apply(tensor) for tensor in tensors], self._input_spec)  # type: ignore[no-untyped-call]
         try:
             return self._run(value)
         except Exception as error:
@@ -57,13 +56,13 @@ class Segment(nn.Module):
             raise
 
     def _run(self, value: Any) -> tuple[Any, ...]:
-        with self._setting.applied():
+        with self._modes.apply():
             for run in self._runs:
                 value = run(value)
         leaves, spec = pytree.tree_flatten(value)
-        if spec != self._gives_spec or forms(leaves) != self._gives.leaves:
-            what = _shown(described(value))
-            raise DeviationError(f"{what} after {type(self.links[-1]).__name__}, not {_shown(self._gives)}")
+        if spec != self._output_spec or describe_leaves(leaves) != self._output.leaves:
+            output = _format(describe(value))
+            raise DeviationError(f"{output} after {type(self.links[-1]).__name__}, not {_format(self._output)}")
         if self._is_last:
             self.value = value
             return tuple(leaves)
@@ -81,15 +80,15 @@ class Stage(PipelineStage):
 
     def __init__(
         self,
-        links: Sequence[Link],
+        links: Sequence[ChainLink],
         device: int,
-        plan: Plan,
-        mail: Mail,
+        plan: ChainPlan,
+        messages: StageMessages,
         group: Any,
         torch_device: Any,
         recorder: Recorder,
     ) -> None:
-        self.segment = Segment(links, device, plan)
+        self.segment = StageModule(links, device, plan)
         super().__init__(
             self.segment,
             device,
@@ -101,15 +100,15 @@ class Stage(PipelineStage):
         )
         self.plan = plan
         self._device = device
-        self._mail = mail
-        self._is_own_way = torch_device.type != "cuda"
+        self._messages = messages
+        self._uses_messenger = torch_device.type != "cuda"
         self._recorder = recorder
         self._state: Any = None  # Of the microbatch's random numbers.
         self._states: Sequence[Any] = ()
         self.first_state: Any = None  # After the first microbatch.
         self._step = 0
         self._inputs: Callable[[int], Any] | None = None
-        self._calls: Sequence[Call] = ()
+        self._calls: Sequence[StepCall] = ()
         self._losses: dict[int, Any] = {}
 
     def schedule(self, pipeline: str) -> Any:
@@ -117,31 +116,34 @@ class Stage(PipelineStage):
         is_interleaved = pipeline == "interleaved" and self.plan.microbatches >= self.num_stages
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
-        kind = Schedule1F1B if is_interleaved and self.plan.has_backward else ScheduleGPipe
+        schedule_class = Schedule1F1B if is_interleaved and self.plan.has_backward else ScheduleGPipe
         loss = self._loss if self.plan.has_backward else None
-        found = kind(self, self.plan.microbatches, loss_fn=loss, scale_grads=False)
+        schedule = schedule_class(self, self.plan.microbatches, loss_fn=loss, scale_grads=False)
         is_last = self._device == self.num_stages - 1
         active = world.current().cfg.active_microbatches or 0
-        if self._is_own_way and not is_last and active > self.num_stages:
+        if self._uses_messenger and not is_last and active > self.num_stages:
             # One forward more before the first backward, as if there were a stage more: the next device then has its
             # input before it needs it, and does not wait for the message.
-            found._num_stages = self.num_stages + 1
-        return found
+            private.set_stage_count(schedule, self.num_stages + 1)
+        return schedule
 
     def _loss(self, _output: Any, microbatch: Any) -> Any:
         return self._losses.pop(int(microbatch))
 
     def begin(
-        self, step: int, inputs: Callable[[int], Any] | None, states: Sequence[Any], calls: Sequence[Call]
+        self, step: int, inputs: Callable[[int], Any] | None, states: Sequence[Any], calls: Sequence[StepCall]
     ) -> None:
-        """Take what step *step* needs: on the first device what gives the model's argument of a microbatch and the
-        states of the microbatches' random numbers, on the last one the user's functions."""
+        """Prepare for step *step*.
+
+        *inputs* returns the model's argument of a microbatch and *states* has the states of the microbatches' random
+        numbers, both on the first device; *calls* are those of the user's function, on the last one.
+        """
         self._step, self._inputs, self._states, self._calls = step, inputs, states, calls
         self._state = None
         self._losses.clear()
 
     def end(self) -> None:
-        """Free what the step kept."""
+        """Free the state of the step."""
         self._inputs, self._calls, self.segment.value = None, (), None
         self.clear_runtime_states()
 
@@ -167,11 +169,11 @@ class Stage(PipelineStage):
                 self._state = torch.get_rng_state()
                 if fwd_chunk_id == 0:
                     self.first_state = self._state
-            if not self.is_last and self._is_own_way:
+            if not self.is_last and self._uses_messenger:
                 tensors, _ = self.fwd_cache[fwd_chunk_id]
-                self._mail.send(self._device + 1, FORWARD, (self._step, fwd_chunk_id), tensors, self._state)
+                self._messages.send(self._device + 1, FORWARD, (self._step, fwd_chunk_id), tensors, self._state)
         if not self.has_backward:
-            _forget(self.args_recv_info[fwd_chunk_id])
+            _clear_buffers(self.args_recv_info[fwd_chunk_id])
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
@@ -180,52 +182,52 @@ class Stage(PipelineStage):
             return
         with self._recorder.span("backward", bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-            if not self.is_first and self._is_own_way:
+            if not self.is_first and self._uses_messenger:
                 tensors = [operation.tensor for operation in super().get_bwd_send_ops(bwd_chunk_id)]
-                self._mail.send(self._device - 1, BACKWARD, (self._step, bwd_chunk_id), tensors)
+                self._messages.send(self._device - 1, BACKWARD, (self._step, bwd_chunk_id), tensors)
             if self.is_last:
                 self._calls[bwd_chunk_id].after_backward()
-        _forget(self.args_recv_info[bwd_chunk_id])
+        _clear_buffers(self.args_recv_info[bwd_chunk_id])
         if not self.is_last:
-            _forget(self.grad_recv_info[bwd_chunk_id])
+            _clear_buffers(self.grad_recv_info[bwd_chunk_id])
 
     # Before its first step a schedule votes whether all stages know the shapes of their tensors. These do.
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
-        return torch.ones(1) if self._is_own_way else super()._warmup_forward_vote(has_backward, received_acc)
+        return torch.ones(1) if self._uses_messenger else super()._warmup_forward_vote(has_backward, received_acc)
 
     def _warmup_backward_result(self, received_result: Any = None) -> Any:
-        return torch.ones(1) if self._is_own_way else super()._warmup_backward_result(received_result)
+        return torch.ones(1) if self._uses_messenger else super()._warmup_backward_result(received_result)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Receive a microbatch's input."""
-        if self.is_first or not self._is_own_way:
+        if self.is_first or not self._uses_messenger:
             return super().get_fwd_recv_ops(fwd_chunk_id)
         self._state = self._receive(self._device - 1, FORWARD, fwd_chunk_id, self.args_recv_info[fwd_chunk_id])
         return []
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[Any]:
         """Receive the gradients of a microbatch's output."""
-        if not self.has_backward or self.is_last or not self._is_own_way:
+        if not self.has_backward or self.is_last or not self._uses_messenger:
             return super().get_bwd_recv_ops(bwd_chunk_id)
-        needed = [info for info in self.grad_recv_info[bwd_chunk_id] if info.tensor_meta is not None]
-        self._receive(self._device + 1, BACKWARD, bwd_chunk_id, needed)
+        infos = [info for info in self.grad_recv_info[bwd_chunk_id] if info.tensor_meta is not None]
+        self._receive(self._device + 1, BACKWARD, bwd_chunk_id, infos)
         return []
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Send a microbatch's output, if forward_one_chunk has not."""
-        return [] if self._is_own_way else super().get_fwd_send_ops(fwd_chunk_id)
+        return [] if self._uses_messenger else super().get_fwd_send_ops(fwd_chunk_id)
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
         """Send the gradients of a microbatch's input, if backward_one_chunk has not."""
-        return [] if self._is_own_way else super().get_bwd_send_ops(bwd_chunk_id)
+        return [] if self._uses_messenger else super().get_bwd_send_ops(bwd_chunk_id)
 
     def _receive(self, device: int, kind: str, microbatch: int, infos: Sequence[Any]) -> Any:
-        """Put the tensors that *device* sends into *infos*; return what comes beside them."""
-        tensors, beside = self._mail.receive(device, kind, (self._step, microbatch))
+        """Put the tensors that *device* sends into *infos*; return the value sent with them."""
+        tensors, extra = self._messages.receive(device, kind, (self._step, microbatch))
         for info, tensor in zip(infos, tensors, strict=True):
             info.buffer = tensor
-        return beside
+        return extra
 
 
 @functools.cache
@@ -236,22 +238,22 @@ def stage_class() -> type[Stage]:
     return type("Stage", (Stage, PipelineStage), {})
 
 
-def _forget(infos: Sequence[Any]) -> None:
+def _clear_buffers(infos: Sequence[Any]) -> None:
     for info in infos:
         info.buffer = None
 
 
-def _examples(tensors: Tensors) -> tuple[Any, ...]:
+def _examples(tensors: TreeMeta) -> tuple[Any, ...]:
     return tuple(
         torch.empty(shape, dtype=dtype, device="meta").requires_grad_(requires_grad)
         for shape, dtype, requires_grad in tensors.leaves
     )
 
 
-def _shown(value: Tensors | str) -> str:
+def _format(value: TreeMeta | str) -> str:
     if isinstance(value, str):
         return value
     return ", ".join(
-        f"{str(dtype).removeprefix('torch.')}{list(shape)}{'' if needs else ' without gradient'}"
-        for shape, dtype, needs in value.leaves
+        f"{str(dtype).removeprefix('torch.')}{list(shape)}{'' if requires_grad else ' without gradient'}"
+        for shape, dtype, requires_grad in value.leaves
     )

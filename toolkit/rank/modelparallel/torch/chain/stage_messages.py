@@ -1,4 +1,4 @@
-"""What the pipeline's ranks send each other during a step of a chain: tensors, or word that the step failed."""
+"""Messages between the pipeline's ranks during a step of a chain: tensors, or the news that the step failed."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ FORWARD, BACKWARD, ARGUMENTS, INPUT, RESULTS = (
 )
 
 
-class Mail:
+class StageMessages:
     """Messages between the devices of a chain. *ranks* are the ranks by device."""
 
     def __init__(self, messenger: Messenger, ranks: Sequence[int], torch_device: Any) -> None:
@@ -20,38 +20,38 @@ class Mail:
         self._ranks = tuple(ranks)
         self._torch_device = torch_device
 
-    def send(self, device: int, kind: str, key: Hashable, tensors: Sequence[Any], beside: Any = None) -> None:
-        """Send *tensors* to *device*, and the picklable *beside*. The tensors must not change until they are there."""
-        payload = (wire.forms(tensors), beside)
-        self._messenger.send(self._ranks[device], kind, key, payload, wire.buffers(tensors))
+    def send(self, device: int, kind: str, key: Hashable, tensors: Sequence[Any], extra: Any = None) -> None:
+        """Send *tensors* and the picklable *extra* to *device*. The tensors must not change until they have arrived."""
+        payload = (wire.describe(tensors), extra)
+        self._messenger.send(self._ranks[device], kind, key, payload, wire.get_buffers(tensors))
 
     def receive(self, device: int, kind: str, key: Hashable) -> tuple[list[Any], Any]:
-        """Wait for what *device* sends under *kind* and *key*.
+        """Wait for the tensors that *device* sends under *kind* and *key*.
 
         Raises:
             RemoteStepError: the step failed there.
             PeerLost: a rank ended.
         """
         message = self._messenger.receive(self._ranks[device], kind, key)
-        forms, beside = message.payload
-        if forms is None:
-            raise RemoteStepError(beside)
-        return wire.tensors_of(forms, message.buffers, self._torch_device), beside
+        metas, extra = message.payload
+        if metas is None:
+            raise RemoteStepError(extra)
+        return wire.rebuild_tensors(metas, message.buffers, self._torch_device), extra
 
     def fail(self, device: int, step: int, microbatches: int, text: str) -> None:
-        """Tell those who may wait for this *device* in *step* that it failed there, and why."""
+        """Send *text*, the reason why *step* failed on *device*, to all devices that may wait for it."""
         last = len(self._ranks) - 1
-        of_each = [(step, microbatch) for microbatch in range(microbatches)]
+        keys = [(step, microbatch) for microbatch in range(microbatches)]
         if device:
-            self._poison(device - 1, BACKWARD, of_each, text)
+            self._poison(device - 1, BACKWARD, keys, text)
         else:
             self._poison(last, ARGUMENTS, [step], text)
         if device < last:
-            self._poison(device + 1, FORWARD, of_each, text)
+            self._poison(device + 1, FORWARD, keys, text)
         else:
-            self._poison(0, INPUT, of_each, text)
-            for other in range(last):
-                self._poison(other, RESULTS, [step], text)
+            self._poison(0, INPUT, keys, text)
+            for earlier in range(last):
+                self._poison(earlier, RESULTS, [step], text)
 
     def _poison(self, device: int, kind: str, keys: Sequence[Hashable], text: str) -> None:
         for key in keys:

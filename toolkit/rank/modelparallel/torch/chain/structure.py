@@ -1,14 +1,11 @@
-"""What a plan assumes of a model: its modules, what they run, their hooks and modes."""
+"""The structure of a model for which a plan was made: its modules, their forward methods, hooks and modes."""
 
 import itertools
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from torch.nn.modules import module as torch_module
-
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-GLOBAL_HOOKS = tuple(f"_global{kind}" for kind in HOOKS)
+from toolkit.rank.modelparallel.torch import private
 
 
 class Numbers:
@@ -19,20 +16,20 @@ class Numbers:
         self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
         self._next = itertools.count()
 
-    def of(self, thing: Any) -> int:
-        """Return the number of *thing*."""
-        alive, number = self._numbers.get(id(thing), (None, 0))
-        if alive is None or alive() is not thing:
+    def of(self, value: Any) -> int:
+        """Return the number of *value*."""
+        alive, number = self._numbers.get(id(value), (None, 0))
+        if alive is None or alive() is not value:
             number = next(self._next)
-            self._numbers[id(thing)] = (_reference(thing), number)
+            self._numbers[id(value)] = (_reference(value), number)
         return number
 
 
-def _reference(thing: Any) -> Callable[[], Any]:
+def _reference(value: Any) -> Callable[[], Any]:
     try:
-        return weakref.ref(thing)
+        return weakref.ref(value)
     except TypeError:
-        return lambda: thing
+        return lambda: value
 
 
 def structure(root: Any, numbers: Numbers) -> Hashable:
@@ -41,9 +38,7 @@ def structure(root: Any, numbers: Numbers) -> Hashable:
     That is: a module was added, removed or replaced, at whatever depth; its class, its own or its class's forward, its
     mode or a hook changed; a hook for all modules was added. Not parameters: a stage's modules use those they have.
     """
-    # torch numbers hooks in the order in which they are registered, and never gives a number again.
-    of_all = tuple(tuple(getattr(torch_module, kind, ())) for kind in GLOBAL_HOOKS)
-    return of_all, tuple(
+    return private.global_hook_numbers(), tuple(
         (
             path,
             numbers.of(module),
@@ -52,7 +47,7 @@ def structure(root: Any, numbers: Numbers) -> Hashable:
             numbers.of(vars(module)["forward"]) if "forward" in vars(module) else None,
             module.training,
             getattr(module, "inplace", False),
-            tuple(tuple(getattr(module, kind)) for kind in HOOKS),
+            private.hook_numbers(module),
         )
         for path, module in root.named_modules(remove_duplicate=False)
     )
@@ -60,9 +55,9 @@ def structure(root: Any, numbers: Numbers) -> Hashable:
 
 def has_hooks(module: Any) -> bool:
     """Return whether something is called whenever *module* is."""
-    return any(getattr(module, kind) for kind in HOOKS) or has_hooks_for_all()
+    return private.has_hooks(module) or has_hooks_for_all()
 
 
 def has_hooks_for_all() -> bool:
     """Return whether something is called whenever any module is."""
-    return any(getattr(torch_module, kind, ()) for kind in GLOBAL_HOOKS)
+    return private.has_global_hooks()

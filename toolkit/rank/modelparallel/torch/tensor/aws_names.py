@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from toolkit.rank.modelparallel.torch import private
+
 # By the name of a class of transformers: AWS's name and transformers'.
 BLOCK = {"attention": "attn", "output": "mlp"}
 NAMES: dict[str, dict[str, str]] = {
@@ -25,6 +27,7 @@ NAMES: dict[str, dict[str, str]] = {
 def add(modules: Iterable[nn.Module]) -> None:
     """Give each of *modules*, which are marked, AWS's names of its parts."""
     for module in modules:
-        for name, own in NAMES.get(type(module).__name__, {}).items():
-            if own in module._modules and not hasattr(module, name):
-                module.__dict__[name] = module._modules[own]
+        for name, child_name in NAMES.get(type(module).__name__, {}).items():
+            children = private.own_children(module)
+            if child_name in children and not hasattr(module, name):
+                module.__dict__[name] = children[child_name]

@@ -16,17 +16,18 @@ from torch import nn
 
 from toolkit.rank.modelparallel import objects
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch.tensor.sharding import MARK, own, whole_shape
+from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.modelparallel.torch.tensor.sharding import MARK, slice_local, whole_shape
 
 
 @contextlib.contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
     """Make modules within the block without values of their parameters, if *enabled*; DistributedModel makes those."""
-    here, registered = threading.get_ident(), nn.Module.register_parameter
+    thread_id, registered = threading.get_ident(), nn.Module.register_parameter
 
     @functools.wraps(registered)
     def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and not param.is_meta and threading.get_ident() == here:
+        if param is not None and not param.is_meta and threading.get_ident() == thread_id:
             param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
         registered(module, name, param)
 
@@ -40,7 +41,7 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 
 def is_delayed(module: nn.Module) -> bool:
     """Return whether parameters of *module* have no values yet."""
-    return any(one.is_meta for one in module.parameters())
+    return any(parameter.is_meta for parameter in module.parameters())
 
 
 def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
@@ -50,23 +51,23 @@ def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
         SMPError: nothing gives such a module values.
     """
     seed = objects.allgather(torch.initial_seed())[0]
-    for path, each in module.named_modules():
-        new = {name: one for name, one in each._parameters.items() if one is not None and one.is_meta}
+    for path, submodule in module.named_modules():
+        new = {name: parameter for name, parameter in private.own_parameters(submodule).items() if parameter.is_meta}
         if not new or not is_mine(path):
             continue
-        for one in new.values():
-            _swap(one, torch.full(whole_shape(one), torch.nan, dtype=one.dtype))
-        kept = {name: one.detach().clone() for name, one in each._parameters.items() if one is not None}
+        for parameter in new.values():
+            _swap(parameter, torch.full(whole_shape(parameter), torch.nan, dtype=parameter.dtype))
+        old_values = {name: parameter.detach().clone() for name, parameter in private.own_parameters(submodule).items()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed ^ zlib.crc32(path.encode()))
-            _reset(_owner(module, path), path, each, new.values())
+            _reset(_owner(module, path), path, submodule, new.values())
         with torch.no_grad():
-            for name, one in each._parameters.items():
-                if name in kept and name not in new:  # Shared with a module that gave it values.
-                    one.copy_(kept[name])
-        for one in new.values():
-            if hasattr(one, MARK):
-                one.data = own(one.data, getattr(one, MARK).axis).clone()
+            for name, parameter in private.own_parameters(submodule).items():
+                if name in old_values and name not in new:  # Shared with a module that gave it values.
+                    parameter.copy_(old_values[name])
+        for parameter in new.values():
+            if hasattr(parameter, MARK):
+                parameter.data = slice_local(parameter.data, getattr(parameter, MARK).axis).clone()
 
 
 def _owner(model: nn.Module, path: str) -> nn.Module | None:
@@ -77,7 +78,7 @@ def _owner(model: nn.Module, path: str) -> nn.Module | None:
             return around
         if not name:
             break
-        around = around._modules[name]  # type: ignore[assignment]
+        around = private.own_children(around)[name]
     return None
 
 
@@ -86,7 +87,9 @@ def _reset(owner: nn.Module | None, path: str, module: nn.Module, new: Collectio
     reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
     if owner is not None:
         owner._init_weights(module)  # type: ignore[operator]
-    if any(bool(one.isnan().any()) for one in new):  # A class that the model does not know, or knows from above.
+    if any(
+        bool(parameter.isnan().any()) for parameter in new
+    ):  # A class that the model does not know, or knows from above.
         if reset is None:
             raise SMPError(
                 f"expected a method reset_parameters, which gives values to the parameters of module {path} "
@@ -97,6 +100,6 @@ def _reset(owner: nn.Module | None, path: str, module: nn.Module, new: Collectio
 
 
 def _swap(parameter: nn.Parameter, values: torch.Tensor) -> None:
-    made = nn.Parameter(values, requires_grad=parameter.requires_grad)
-    made.__dict__.update(parameter.__dict__)
-    torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
+    replacement = nn.Parameter(values, requires_grad=parameter.requires_grad)
+    replacement.__dict__.update(parameter.__dict__)
+    torch.utils.swap_tensors(parameter, replacement)  # type: ignore[no-untyped-call]

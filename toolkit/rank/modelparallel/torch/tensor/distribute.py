@@ -1,4 +1,4 @@
-"""Which modules are tensor parallel: the script marks them, and DistributedModel replaces them.
+"""Replaces the modules that the script has marked as tensor parallel; DistributedModel calls it.
 
 A Linear or an Embedding becomes distributed in place. A module of a registered class gives way to one of the registered
 distributed class, made of the arguments with which the first was made.
@@ -17,30 +17,37 @@ from torch import nn
 from toolkit.errors import did_you_mean
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import partitioned
+from toolkit.rank.modelparallel.torch import partitioned, private
 from toolkit.rank.modelparallel.torch.marking import created_modules
 from toolkit.rank.modelparallel.torch.tensor import aws_names as names
 from toolkit.rank.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
 from toolkit.rank.modelparallel.torch.tensor.modules import (
-    Distributed,
     DistributedEmbedding,
     DistributedLinear,
-    conv1d_of,
-    in_place,
+    DistributedModule,
+    distribute_in_place,
+    get_conv1d_class,
 )
 from toolkit.rank.modelparallel.torch.tensor.sharding import MARK as DIVIDED
-from toolkit.rank.modelparallel.torch.tensor.sharding import own_state, whole_shape
+from toolkit.rank.modelparallel.torch.tensor.sharding import local_state, whole_shape
 from toolkit.records import Record
 
 # The attributes of a marked module, of one of a registered class, and of that class.
 MARK, ARGUMENTS, ROW = "_smp_tensor_parallelism", "_smp_made_with", "_smp_registered"
-IN_PLACE: dict[type[nn.Module], type[Distributed]] = {nn.Linear: DistributedLinear, nn.Embedding: DistributedEmbedding}
+IN_PLACE: dict[type[nn.Module], type[DistributedModule]] = {
+    nn.Linear: DistributedLinear,
+    nn.Embedding: DistributedEmbedding,
+}
 # What tp_config may hold. First what smp.nn's layers take, then what changes no number: kernels of AWS's, and where
 # parameters are. ALiBi is a part of the model, which a layer that replaces another would have to know.
 OF_LAYERS = ("fused_softmax", "attention_in_fp32", "fp32_residual_addition")
 WITHOUT_EFFECT = (
-    *("fused_bias_gelu", "fused_dropout", "flash_attention", "query_key_layer_scaling"),
-    *("distribute_embedding", "zero_init"),
+    "fused_bias_gelu",
+    "fused_dropout",
+    "flash_attention",
+    "query_key_layer_scaling",
+    "distribute_embedding",
+    "zero_init",
 )
 OF_THE_MODEL = "use_alibi"
 CONFIG = (*OF_LAYERS, *WITHOUT_EFFECT, OF_THE_MODEL)
@@ -49,8 +56,8 @@ InitHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]] | None]
 ForwardHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-class Registered(Record, frozen=True, kw_only=True):
-    """What takes the place of a module class; see `tp_register`."""
+class Replacement(Record, frozen=True, kw_only=True):
+    """The distributed class that replaces a module class; see `tp_register`."""
 
     kind: type[nn.Module]
     init_hook: InitHook | None = None
@@ -90,12 +97,12 @@ def tp_register_with_module(
     Raises:
         SMPError: one of them is no class of modules.
     """
-    for given in (module_class, dist_module):
-        if not (isinstance(given, type) and issubclass(given, nn.Module)):
-            raise SMPError(f"smp.tp_register_with_module: expected a class of nn.Module, found {given!r}")
+    for argument in (module_class, dist_module):
+        if not (isinstance(argument, type) and issubclass(argument, nn.Module)):
+            raise SMPError(f"smp.tp_register_with_module: expected a class of nn.Module, found {argument!r}")
     if ROW not in vars(module_class):
         _remember_arguments(module_class)
-    row = Registered(kind=dist_module, init_hook=init_hook, forward_hook=forward_hook, return_hook=return_hook)
+    row = Replacement(kind=dist_module, init_hook=init_hook, forward_hook=forward_hook, return_hook=return_hook)
     setattr(module_class, ROW, row)
 
 
@@ -129,7 +136,7 @@ def model_creation(
 
     With the parameter delayed_parameter_initialization the values are made later (delay_param_initialization).
     """
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     later = world.current().cfg.delayed_parameter_initialization
     with _marking(enabled=tensor_parallelism, **tp_config), delay_param_initialization(later):
         if dtype is not None:
@@ -137,7 +144,7 @@ def model_creation(
         try:
             yield
         finally:
-            torch.set_default_dtype(before)
+            torch.set_default_dtype(default_dtype)
 
 
 _marking = tensor_parallelism
@@ -148,12 +155,12 @@ def _mark(enabled: bool, tp_config: Mapping[str, Any]) -> dict[str, Any] | None:
         if name not in CONFIG:
             hint = did_you_mean(name, CONFIG) or "Known: " + ", ".join(CONFIG) + "."
             raise SMPError(f"tensor parallelism: expected an argument of distributed modules, found {name!r}. {hint}")
-    _say_what_is_idle(tuple(name for name in WITHOUT_EFFECT if tp_config.get(name)))
+    _report_unused(tuple(name for name in WITHOUT_EFFECT if tp_config.get(name)))
     return dict(tp_config) if enabled else None
 
 
 @functools.cache  # Once for each set of names.
-def _say_what_is_idle(names: tuple[str, ...]) -> None:
+def _report_unused(names: tuple[str, ...]) -> None:
     if names:
         world.say(f"no effect on what the model computes: {', '.join(names)} (tensor_parallelism, model_creation)")
 
@@ -166,60 +173,59 @@ def distribute(model: nn.Module) -> nn.Module:
     """
     holders: dict[int, list[str]] = {}
     for path, module in model.named_modules():
-        for one in module._parameters.values():
-            if one is not None:
-                holders.setdefault(id(one), []).append(path)
-    found = _Walk(holders).visit("", model)
+        for parameter in private.own_parameters(module).values():
+            holders.setdefault(id(parameter), []).append(path)
+    distributed = _Distributor(holders).visit("", model)
     if world.current().cfg.sharded_data_parallel_degree > 1 and any(
-        hasattr(one, DIVIDED) for one in found.parameters()
+        hasattr(parameter, DIVIDED) for parameter in distributed.parameters()
     ):
         raise SMPError(
             "expected no tensor parallel modules beside sharded_data_parallel_degree, found some: parameters are "
             "divided in one way. Remove one of the two"
         )
-    for path, module in found.named_modules():
-        for name, one in module._parameters.items():
-            if hasattr(one, DIVIDED) and not isinstance(module, Distributed):
+    for path, module in distributed.named_modules():
+        for name, parameter in private.own_parameters(module).items():
+            if hasattr(parameter, DIVIDED) and not isinstance(module, DistributedModule):
                 raise SMPError(
                     f"expected all modules that share a parameter to be tensor parallel, or none, found {path}.{name} "
                     f"({type(module).__name__}), which is not, and shares it with one that is: mark it, too "
                     "(smp.set_tensor_parallelism)"
                 )
-    _say_what_stays_whole(found)
-    names.add(module for module in found.modules() if module.__dict__.get(MARK) is not None)
-    return found
+    _say_what_stays_whole(distributed)
+    names.add(module for module in distributed.modules() if module.__dict__.get(MARK) is not None)
+    return distributed
 
 
 def _say_what_stays_whole(model: nn.Module) -> None:
     """Name the marked modules with matrices that every tensor parallel rank holds whole, in one line of the log."""
-    here = world.current()
-    if here.rank or len(here.group("tp")) == 1:
+    this_world = world.current()
+    if this_world.rank or len(this_world.group("tp")) == 1:
         return
-    whole: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for module in model.modules():
-        matrices = [one for one in module._parameters.values() if one is not None and one.dim() > 1]
-        if module.__dict__.get(MARK) is not None and any(not hasattr(one, DIVIDED) for one in matrices):
-            whole[type(module).__name__] += 1
-    if whole:
-        named = ", ".join(f"{count} {name}" for name, count in whole.most_common())
+        matrices = [parameter for parameter in private.own_parameters(module).values() if parameter.dim() > 1]
+        if module.__dict__.get(MARK) is not None and any(not hasattr(matrix, DIVIDED) for matrix in matrices):
+            counts[type(module).__name__] += 1
+    if counts:
+        listing = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         world.say(
-            f"tensor parallelism leaves {named} whole on every rank: it divides Linear, Embedding, transformers' "
+            f"tensor parallelism leaves {listing} whole on every rank: it divides Linear, Embedding, transformers' "
             "Conv1D and classes registered with smp.tp_register"
         )
 
 
-class _Walk:
-    """Goes down a model. *holders*: the paths of the modules that have a parameter, by its id."""
+class _Distributor:
+    """Distributes the modules of a model. *holders*: the paths of the modules that have a parameter, by its id."""
 
     def __init__(self, holders: Mapping[int, list[str]]) -> None:
         self._holders = holders
-        here = world.current()
+        this_world = world.current()
         # A part of one is the whole: then sharding can divide the parameters in its own way.
-        self._whole = here.cfg.sharded_data_parallel_degree > 1 and len(here.group("tp")) == 1
+        self._whole = this_world.cfg.sharded_data_parallel_degree > 1 and len(this_world.group("tp")) == 1
         self._done: dict[int, nn.Module] = {}
 
     def visit(self, path: str, module: nn.Module) -> nn.Module:
-        """Return what takes the place of *module*."""
+        """Return the module that replaces *module*, or *module* itself."""
         if id(module) not in self._done:
             self._done[id(module)] = self._visit(path, module)
         return self._done[id(module)]
@@ -228,24 +234,24 @@ class _Walk:
         config = module.__dict__.get(MARK)
         if config is not None:
             row = vars(type(module)).get(ROW)
-            if row is not None and (found := _replaced(module, row, config)) is not None:
+            if row is not None and (replacement := _make_replacement(module, row, config)) is not None:
                 self._check_alone(path, module)
-                return found
-            kind = IN_PLACE.get(type(module)) or conv1d_of(module)
+                return replacement
+            kind = IN_PLACE.get(type(module)) or get_conv1d_class(module)
             if kind is not None:
                 if not self._whole:
-                    in_place(module, kind)
+                    distribute_in_place(module, kind)
                 return module
         for name, child in module.named_children():
             below = f"{path}.{name}" if path else name
-            found = self.visit(below, child)
-            if found is not child:
-                setattr(module, name, found)
+            replacement = self.visit(below, child)
+            if replacement is not child:
+                setattr(module, name, replacement)
         return module
 
     def _check_alone(self, path: str, module: nn.Module) -> None:
-        for one in module.parameters():
-            for other in self._holders[id(one)]:
+        for parameter in module.parameters():
+            for other in self._holders[id(parameter)]:
                 if other != path and not other.startswith(f"{path}." if path else ""):
                     raise SMPError(
                         f"expected no parameter of module {path} ({type(module).__name__}), which a distributed module "
@@ -254,37 +260,37 @@ class _Walk:
                     )
 
 
-def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> nn.Module | None:
+def _make_replacement(module: nn.Module, row: Replacement, config: Mapping[str, Any]) -> nn.Module | None:
     """Return the module of class row.kind that takes *module*'s place, None: it stays."""
     name = type(module).__name__
-    made = module.__dict__.get(ARGUMENTS) or _made_of_config(module)
-    if made is None:
+    arguments = module.__dict__.get(ARGUMENTS) or _arguments_from_config(module)
+    if arguments is None:
         raise SMPError(f"expected {name} to be registered (smp.tp_register) before the model is made, found it later")
-    args, kwargs = made
+    args, kwargs = arguments
     if row.init_hook is not None:
         translated = row.init_hook(*args, **kwargs)
         if translated is None:
             return None
         args, kwargs = translated
     with delay_param_initialization(is_delayed(module)):
-        found = row.kind(*args, **{**kwargs, **_taken(row.kind, config)})
-    if not is_delayed(module) and not _take_values(found, module) and world.current().cfg.match_weights:
+        replacement = row.kind(*args, **{**kwargs, **_select_options(row.kind, config)})
+    if not is_delayed(module) and not _copy_values(replacement, module) and world.current().cfg.match_weights:
         raise SMPError(
             f"_match_weights: expected {row.kind.__name__} to have parameters of the names and shapes of {name}, which "
             "it replaces, found others: remove the parameter, or load the values with load_state_dict"
         )
-    found.train(module.training)
+    replacement.train(module.training)
     for mark in (partitioned.MARK, MARK):
         if mark in module.__dict__:
-            found.__dict__[mark] = module.__dict__[mark]
+            replacement.__dict__[mark] = module.__dict__[mark]
     if (forward_hook := row.forward_hook) is not None:
-        found.register_forward_pre_hook(lambda _, args, kwargs: forward_hook(*args, **kwargs), with_kwargs=True)
+        replacement.register_forward_pre_hook(lambda _, args, kwargs: forward_hook(*args, **kwargs), with_kwargs=True)
     if (return_hook := row.return_hook) is not None:
-        found.register_forward_hook(lambda _, __, output: return_hook(output))
-    return found
+        replacement.register_forward_hook(lambda _, __, output: return_hook(output))
+    return replacement
 
 
-def _made_of_config(module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _arguments_from_config(module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of *module* if it is one of transformers, made of a configuration that it still holds.
 
     A script may register such a class when its model is made already (AWS's for GPT-2 with a layer of its own).
@@ -292,23 +298,27 @@ def _made_of_config(module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]
     names = list(inspect.signature(type(module).__init__).parameters)[1:]
     if names[:1] != ["config"] or set(names[1:]) - {"layer_idx"}:
         return None
-    configs = {id(one): one for each in module.modules() if (one := getattr(each, "config", None)) is not None}
-    layers = {each.layer_idx for each in module.modules() if hasattr(each, "layer_idx")}
+    configs = {
+        id(config): config
+        for submodule in module.modules()
+        if (config := getattr(submodule, "config", None)) is not None
+    }
+    layers = {submodule.layer_idx for submodule in module.modules() if hasattr(submodule, "layer_idx")}
     if len(configs) != 1:
         return None
     has_layer = "layer_idx" in names and len(layers) == 1
     return tuple(configs.values()), {"layer_idx": layers.pop()} if has_layer else {}
 
 
-def _taken(kind: type[nn.Module], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what *kind* takes of *config*.
+def _select_options(kind: type[nn.Module], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of *config* that *kind* takes.
 
     Raises:
         SMPError: *config* asks for numbers that *kind* does not compute.
     """
-    known = inspect.signature(kind).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
-    taken = {name: value for name, value in config.items() if name in known or (takes_any and name in OF_LAYERS)}
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    taken = {name: value for name, value in config.items() if name in parameters or (takes_any and name in OF_LAYERS)}
     for name in (OF_THE_MODEL, "attention_in_fp32", "fp32_residual_addition"):
         if config.get(name) and name not in taken:
             raise SMPError(
@@ -318,12 +328,12 @@ def _taken(kind: type[nn.Module], config: Mapping[str, Any]) -> dict[str, Any]:
     return taken
 
 
-def _take_values(found: nn.Module, module: nn.Module) -> bool:
-    """Give *found* the values of *module*; False: they have parameters of other names or whole shapes."""
-    wanted = {name: whole_shape(one) for name, one in found.named_parameters()}
-    is_alike = wanted == {name: tuple(one.shape) for name, one in module.named_parameters()}
+def _copy_values(replacement: nn.Module, module: nn.Module) -> bool:
+    """Give *replacement* the values of *module*; False: they have parameters of other names or whole shapes."""
+    shapes = {name: whole_shape(parameter) for name, parameter in replacement.named_parameters()}
+    is_alike = shapes == {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
     if is_alike:
-        found.load_state_dict(own_state(found, module.state_dict()))
+        replacement.load_state_dict(local_state(replacement, module.state_dict()))
     return is_alike
 
 

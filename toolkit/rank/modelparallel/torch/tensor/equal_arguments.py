@@ -1,15 +1,15 @@
-"""Whether tensor parallel ranks call a step with arguments that fit: unequal shapes would corrupt their exchange."""
+"""Checks that tensor parallel ranks call a step with fitting arguments: unequal shapes would corrupt their exchange."""
 
 import zlib
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from toolkit.rank.modelparallel import objects, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import wire
+from toolkit.rank.modelparallel.torch.private import pytree
 
 
 def check(args: Any, kwargs: Any, *, is_first: bool) -> None:
@@ -21,30 +21,30 @@ def check(args: Any, kwargs: Any, *, is_first: bool) -> None:
     Raises:
         SMPError: they differ.
     """
-    here = world.current()
-    if len(here.group("tp")) == 1:
+    this_world = world.current()
+    if len(this_world.group("tp")) == 1:
         return
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-    shapes = [tuple(each.shape) for each in tensors]
-    is_prescaled = here.cfg.prescaled_batch
-    sums = [zlib.crc32(each) for each in wire.buffers(tensors)] if is_first and is_prescaled else []
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    is_prescaled = this_world.cfg.prescaled_batch
+    sums = [zlib.crc32(buffer) for buffer in wire.get_buffers(tensors)] if is_first and is_prescaled else []
     random = _random_states() if is_prescaled else []
-    said = objects.allgather((shapes, sums, random), objects.CommGroup.TP_GROUP)
-    first = here.group("tp")[0]
-    for rank, (its_shapes, its_sums, _) in zip(here.group("tp"), said, strict=True):
-        if its_shapes != said[0][0]:
+    ranks_arguments = objects.allgather((shapes, sums, random), objects.CommGroup.TP_GROUP)
+    first = this_world.group("tp")[0]
+    for rank, (rank_shapes, rank_sums, _) in zip(this_world.group("tp"), ranks_arguments, strict=True):
+        if rank_shapes != ranks_arguments[0][0]:
             raise SMPError(
                 f"@smp.step: expected tensors of equal shapes on the ranks of a tensor parallel group, found "
-                f"{said[0][0]} on rank {first} and {its_shapes} on rank {rank}: give all ranks batches of one size "
-                "(DataLoader's drop_last=True)"
+                f"{ranks_arguments[0][0]} on rank {first} and {rank_shapes} on rank {rank}: give all ranks batches of "
+                "one size (DataLoader's drop_last=True)"
             )
-        if its_sums != said[0][1]:
+        if rank_sums != ranks_arguments[0][1]:
             raise SMPError(
                 "@smp.step: expected equal samples on the ranks of a tensor parallel group, because prescaled_batch "
                 f"is true, found others on rank {rank} than on rank {first}: choose the samples by smp.rdp_rank() and "
                 "smp.rdp_size(), or set prescaled_batch to false"
             )
-    for number, state in enumerate(said[0][2]):
+    for number, state in enumerate(ranks_arguments[0][2]):
         _set_random_state(number, state)
 
 

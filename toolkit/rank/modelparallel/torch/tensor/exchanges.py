@@ -1,4 +1,4 @@
-"""What tensor parallel ranks exchange at the borders of distributed modules, as autograd functions.
+"""Exchanges of tensor parallel ranks at the borders of distributed modules, as autograd functions.
 
 Two ways. By default each rank has samples of its own: a distributed module works on the samples of all ranks of the
 group (axis 0: rows) with the features (last axis) that it has. With prescaled_batch all ranks have the same samples.
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from toolkit.rank.modelparallel import world
-from toolkit.rank.modelparallel.torch.tensor.sharding import exchange, group, own, sizes
+from toolkit.rank.modelparallel.torch.tensor.sharding import exchange_parts, get_group, slice_local, split_sizes
 
 
 def spread_in(x: Tensor) -> Tensor:
@@ -41,108 +41,108 @@ def sum_out(y: Tensor) -> Tensor:
 
 def rows_of_all(x: Tensor) -> Tensor:
     """Return the rows of all ranks; without a gradient."""
-    return x if group().size == 1 or world.current().cfg.prescaled_batch else torch.cat(_gather(x))
+    return x if get_group().size == 1 or world.current().cfg.prescaled_batch else torch.cat(_gather(x))
 
 
 def _through(x: Tensor, scaled: Any, prescaled: Any, *more: Any) -> Tensor:
-    if group().size == 1:
+    if get_group().size == 1:
         return x
-    found: Tensor = (prescaled if world.current().cfg.prescaled_batch else scaled).apply(x, *more)
-    return found
+    output: Tensor = (prescaled if world.current().cfg.prescaled_batch else scaled).apply(x, *more)
+    return output
 
 
 def _gather(x: Tensor) -> list[Tensor]:
-    its = group()
-    found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(its.size)]
-    dist.all_gather(found, x.contiguous(), group=its.process_group)
-    return found
+    group = get_group()
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size)]
+    dist.all_gather(parts, x.contiguous(), group=group.process_group)
+    return parts
 
 
 def _sum(x: Tensor) -> Tensor:
-    found = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(found, group=group().process_group)
-    return found
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=get_group().process_group)
+    return total
 
 
 def _sum_rows(x: Tensor) -> Tensor:
-    parts = x.chunk(group().size)
-    total, *others = exchange(parts, [parts[0].shape] * len(parts))
-    for each in others:
-        total += each
+    parts = x.chunk(get_group().size)
+    total, *others = exchange_parts(parts, [parts[0].shape] * len(parts))
+    for part in others:
+        total += part
     return total
 
 
 def _to_features(x: Tensor) -> Tensor:
-    its = group()
-    runs = sizes(x.shape[-1], its.size)
-    shape = (*x.shape[:-1], runs[its.rank])
-    return torch.cat(exchange(torch.split(x, runs, -1), [shape] * its.size))
+    group = get_group()
+    runs = split_sizes(x.shape[-1], group.size)
+    shape = (*x.shape[:-1], runs[group.rank])
+    return torch.cat(exchange_parts(torch.split(x, runs, -1), [shape] * group.size))
 
 
 def _to_rows(y: Tensor, features: int) -> Tensor:
-    its = group()
-    parts = y.chunk(its.size)
-    shapes = [(*parts[0].shape[:-1], run) for run in sizes(features, its.size)]
-    return torch.cat(exchange(parts, shapes), -1)
+    group = get_group()
+    parts = y.chunk(group.size)
+    shapes = [(*parts[0].shape[:-1], run) for run in split_sizes(features, group.size)]
+    return torch.cat(exchange_parts(parts, shapes), -1)
 
 
 def _all_features(y: Tensor, features: int) -> Tensor:
-    runs = sizes(features, group().size)
-    return torch.cat(exchange([y] * len(runs), [(*y.shape[:-1], run) for run in runs]), -1)
+    runs = split_sizes(features, get_group().size)
+    return torch.cat(exchange_parts([y] * len(runs), [(*y.shape[:-1], run) for run in runs]), -1)
 
 
 class _Pair(torch.autograd.Function):
-    """`there` of the value, `back` of the gradient."""
+    """`exchange` of the value, `exchange_back` of the gradient."""
 
-    there: Callable[..., Tensor]
-    back: Callable[..., Tensor]
+    exchange: Callable[..., Tensor]
+    exchange_back: Callable[..., Tensor]
 
     @classmethod
     def forward(cls, ctx: Any, x: Tensor, *more: Any) -> Tensor:
         ctx.features = x.shape[-1] if x.dim() else 0
-        ctx.size = group().size
-        return cls.there(x, *more)
+        ctx.size = get_group().size
+        return cls.exchange(x, *more)
 
     @classmethod
     def backward(cls, ctx: Any, gradient: Tensor) -> Any:
-        return cls.back(gradient, ctx), *([None] * (len(ctx.needs_input_grad) - 1))
+        return cls.exchange_back(gradient, ctx), *([None] * (len(ctx.needs_input_grad) - 1))
 
 
 class _GatherRows(_Pair):
-    there = staticmethod(lambda x: torch.cat(_gather(x)))
-    back = staticmethod(lambda g, ctx: _sum_rows(g) * ctx.size)
+    exchange = staticmethod(lambda x: torch.cat(_gather(x)))
+    exchange_back = staticmethod(lambda g, ctx: _sum_rows(g) * ctx.size)
 
 
 class _ToFeatures(_Pair):
-    there = staticmethod(_to_features)
-    back = staticmethod(lambda g, ctx: _to_rows(g, ctx.features) * ctx.size)
+    exchange = staticmethod(_to_features)
+    exchange_back = staticmethod(lambda g, ctx: _to_rows(g, ctx.features) * ctx.size)
 
 
 class _ToRows(_Pair):
-    there = staticmethod(_to_rows)
-    back = staticmethod(lambda g, ctx: _to_features(g) / ctx.size)
+    exchange = staticmethod(_to_rows)
+    exchange_back = staticmethod(lambda g, ctx: _to_features(g) / ctx.size)
 
 
 class _SumRows(_Pair):
-    there = staticmethod(_sum_rows)
-    back = staticmethod(lambda g, ctx: torch.cat(_gather(g)) / ctx.size)
+    exchange = staticmethod(_sum_rows)
+    exchange_back = staticmethod(lambda g, ctx: torch.cat(_gather(g)) / ctx.size)
 
 
 class _SumGradients(_Pair):
-    there = staticmethod(lambda x: x.view_as(x))
-    back = staticmethod(lambda g, _: _sum(g))
+    exchange = staticmethod(lambda x: x.view_as(x))
+    exchange_back = staticmethod(lambda g, _: _sum(g))
 
 
 class _OwnFeatures(_Pair):
-    there = staticmethod(lambda x: own(x, -1).contiguous())
-    back = staticmethod(lambda g, ctx: _all_features(g, ctx.features))
+    exchange = staticmethod(lambda x: slice_local(x, -1).contiguous())
+    exchange_back = staticmethod(lambda g, ctx: _all_features(g, ctx.features))
 
 
 class _AllFeatures(_Pair):
-    there = staticmethod(_all_features)
-    back = staticmethod(lambda g, _: own(g, -1).contiguous())
+    exchange = staticmethod(_all_features)
+    exchange_back = staticmethod(lambda g, _: slice_local(g, -1).contiguous())
 
 
 class _Sum(_Pair):
-    there = staticmethod(_sum)
-    back = staticmethod(lambda g, _: g)
+    exchange = staticmethod(_sum)
+    exchange_back = staticmethod(lambda g, _: g)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from toolkit.rank.modelparallel.torch.tensor.modules import DistributedEmbedding, DistributedLinear
-from toolkit.rank.modelparallel.torch.tensor.transformer import DistributedTransformer, made
+from toolkit.rank.modelparallel.torch.tensor.transformer import DistributedTransformer, distribute_layer
 
 
 class DistributedTransformerLMHead(nn.Module):
@@ -41,7 +41,7 @@ class DistributedTransformerLMHead(nn.Module):
         deviation = initializer_range if use_normal_initialization else None
         tables = [vocab_size, num_positions, num_token_types]
         embeddings: Any = (
-            made(nn.Embedding(count, hidden_size), DistributedEmbedding, deviation) if count else None
+            distribute_layer(nn.Embedding(count, hidden_size), DistributedEmbedding, deviation) if count else None
             for count in tables
         )
         self.word_embedding, self.position_embedding, self.token_type_embedding = embeddings
@@ -67,31 +67,31 @@ class DistributedTransformerLMHead(nn.Module):
 
     def forward(self, inputs: Any) -> Tensor:
         """Return logits, hidden states or the loss for *inputs*, input ids or a tuple."""
-        given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        values = [inputs] if isinstance(inputs, Tensor) else list(inputs)
         names = ["ids", "mask", "types", "positions", *(["cross", "cross_mask"] if self._crosses else []), "labels"]
-        its = dict(zip(names, given + [None] * (len(names) - len(given)), strict=True))
-        hidden: Tensor = self._embedded(its["ids"], its["types"], its["positions"])
-        mask, cross_mask = (_added(its.get(name), hidden) for name in ("mask", "cross_mask"))
-        states = (hidden, its["cross"], mask, cross_mask) if self._crosses else (hidden, mask)
+        arguments = dict(zip(names, values + [None] * (len(names) - len(values)), strict=True))
+        hidden: Tensor = self._embedded(arguments["ids"], arguments["types"], arguments["positions"])
+        mask, cross_mask = (_added(arguments.get(name), hidden) for name in ("mask", "cross_mask"))
+        states = (hidden, arguments["cross"], mask, cross_mask) if self._crosses else (hidden, mask)
         hidden = self.transformer(states)[0]
         if self._norms_last:
             hidden = self.layernorm(hidden)
         if self.lm_head is None:
             return hidden
         logits: Tensor = self.lm_head(hidden)
-        if its["labels"] is None:
+        if arguments["labels"] is None:
             return logits
         scores = logits[:, :-1].flatten(0, 1)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return functional.cross_entropy(scores, its["labels"][:, 1:].flatten())
+        return functional.cross_entropy(scores, arguments["labels"][:, 1:].flatten())
 
     def _embedded(self, ids: Tensor, types: Tensor | None, positions: Tensor | None) -> Tensor:
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-        found = self.word_embedding(ids) + self.position_embedding(positions)
+        embedded_ids = self.word_embedding(ids) + self.position_embedding(positions)
         if self.token_type_embedding is not None:
-            found = found + self.token_type_embedding(torch.zeros_like(ids) if types is None else types)
-        embedded: Tensor = self.dropout(found if self._norms_last else self.layernorm(found))
+            embedded_ids = embedded_ids + self.token_type_embedding(torch.zeros_like(ids) if types is None else types)
+        embedded: Tensor = self.dropout(embedded_ids if self._norms_last else self.layernorm(embedded_ids))
         return embedded
 
 

@@ -16,7 +16,7 @@ from toolkit.rank.modelparallel.torch.tensor import exchanges
 from toolkit.rank.modelparallel.torch.tensor.sharding import divide
 
 
-class Distributed:
+class DistributedModule:
     """A module with parameters of which each tensor parallel rank has a part."""
 
     def distribute(self) -> None:
@@ -24,7 +24,7 @@ class Distributed:
         raise NotImplementedError
 
 
-class DistributedLinear(Distributed, nn.Linear):
+class DistributedLinear(DistributedModule, nn.Linear):
     """nn.Linear of which each tensor parallel rank has the weights of some inputs; the bias is on all ranks."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
@@ -39,11 +39,11 @@ class DistributedLinear(Distributed, nn.Linear):
         """Return the outputs for *input*, this rank's samples along axis 0."""
         if input.dim() == 1:
             return self.forward(input.unsqueeze(0)).squeeze(0)
-        found = exchanges.sum_out(functional.linear(exchanges.split_in(input), self.weight))
-        return found if self.bias is None else found + self.bias
+        output = exchanges.sum_out(functional.linear(exchanges.split_in(input), self.weight))
+        return output if self.bias is None else output + self.bias
 
 
-class DistributedEmbedding(Distributed, nn.Embedding):
+class DistributedEmbedding(DistributedModule, nn.Embedding):
     """nn.Embedding of which each tensor parallel rank has some elements of every vector.
 
     Raises:
@@ -68,11 +68,11 @@ class DistributedEmbedding(Distributed, nn.Embedding):
         """Return the vectors of *input*, this rank's samples along axis 0."""
         if input.dim() == 0:
             return self.forward(input.unsqueeze(0)).squeeze(0)
-        found = functional.embedding(exchanges.rows_of_all(input), self.weight, self.padding_idx)
-        return exchanges.join_out(found, self.embedding_dim)
+        vectors = functional.embedding(exchanges.rows_of_all(input), self.weight, self.padding_idx)
+        return exchanges.join_out(vectors, self.embedding_dim)
 
 
-class _DividedConv1D(Distributed):
+class _DividedConv1D(DistributedModule):
     """Conv1D of transformers: a Linear whose weight has the shape (inputs, outputs)."""
 
     weight: Tensor
@@ -85,19 +85,19 @@ class _DividedConv1D(Distributed):
         return exchanges.sum_out(exchanges.split_in(x) @ self.weight) + self.bias
 
 
-def conv1d_of(module: nn.Module) -> type[Distributed] | None:
+def get_conv1d_class(module: nn.Module) -> type[DistributedModule] | None:
     """Return the distributed class for *module*, None: it is no Conv1D of transformers."""
-    known: Any = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
-    is_one = type(module) is known
-    return _distributed_conv1d(known) if is_one else None
+    conv1d: Any = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    is_one = type(module) is conv1d
+    return _distributed_conv1d(conv1d) if is_one else None
 
 
 @functools.cache
-def _distributed_conv1d(conv1d: Any) -> type[Distributed]:
+def _distributed_conv1d(conv1d: Any) -> type[DistributedModule]:
     return type("DistributedConv1D", (_DividedConv1D, conv1d), {})
 
 
-def in_place(module: nn.Module, kind: type[Distributed]) -> None:
+def distribute_in_place(module: nn.Module, kind: type[DistributedModule]) -> None:
     """Make *module*, a Linear, Embedding or Conv1D, the distributed one *kind*, with its values.
 
     It and its parameters stay the objects that they are: hooks, marks and sharing are kept.

@@ -1,4 +1,4 @@
-"""What a DistributedModel says of its tensor parallel modules and parameters."""
+"""The methods of a DistributedModel about its tensor parallel modules and parameters."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.torch.replicas import is_distributed
-from toolkit.rank.modelparallel.torch.tensor.modules import Distributed
+from toolkit.rank.modelparallel.torch.tensor.modules import DistributedModule
 
 
 class TensorParallel:
@@ -16,7 +16,7 @@ class TensorParallel:
 
     def distributed_modules(self) -> Iterator[nn.Module]:
         """Yield the tensor parallel modules."""
-        return (each for each in self.module.modules() if isinstance(each, Distributed))
+        return (module for module in self.module.modules() if isinstance(module, DistributedModule))
 
     def is_distributed_parameter(self, param: Tensor) -> bool:
         """Return whether each tensor parallel rank has a part of its own of *param*."""
@@ -36,11 +36,11 @@ class TensorParallel:
 
     def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters whose gradients are averaged over the data parallel group, with their names."""
-        return ((name, one) for name, one in self._own_named_parameters() if not is_distributed(one))
+        return ((name, parameter) for name, parameter in self._own_named_parameters() if not is_distributed(parameter))
 
     def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's parameters whose gradients are averaged over the reduced data parallel group alone."""
-        return ((name, one) for name, one in self._own_named_parameters() if is_distributed(one))
+        return ((name, parameter) for name, parameter in self._own_named_parameters() if is_distributed(parameter))
 
     def _own_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((name, one) for name, one in self.module.named_parameters() if not one.is_meta)
+        return ((name, parameter) for name, parameter in self.module.named_parameters() if not parameter.is_meta)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from toolkit.errors import did_you_mean
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch.tensor import exchanges
-from toolkit.rank.modelparallel.torch.tensor.modules import Distributed, in_place
-from toolkit.rank.modelparallel.torch.tensor.sharding import divide, group, own
+from toolkit.rank.modelparallel.torch.tensor.modules import DistributedModule, distribute_in_place
+from toolkit.rank.modelparallel.torch.tensor.sharding import divide, get_group, slice_local
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class _Inner(Distributed, nn.Linear):
+class _Inner(DistributedModule, nn.Linear):
     """The linear layer into a divided part: all features in, this rank's out."""
 
     def distribute(self) -> None:
@@ -33,7 +33,7 @@ class _Inner(Distributed, nn.Linear):
         divide(self.bias, 0)
 
 
-class _Outer(Distributed, nn.Linear):
+class _Outer(DistributedModule, nn.Linear):
     """The linear layer out of a divided part: this rank's features in, all out, of this rank's samples."""
 
     def distribute(self) -> None:
@@ -45,13 +45,13 @@ class _Outer(Distributed, nn.Linear):
         return exchanges.sum_out(functional.linear(input, self.weight)) + self.bias
 
 
-def made(layer: nn.Linear | nn.Embedding, kind: type[Distributed], deviation: float | None) -> Any:
+def distribute_layer(layer: nn.Linear | nn.Embedding, kind: type[DistributedModule], deviation: float | None) -> Any:
     """Return *layer* as the distributed *kind*; its values are normal with *deviation*, None: as torch has them."""
     if deviation is not None:
         nn.init.normal_(layer.weight, std=deviation)
         if isinstance(layer, nn.Linear):
             nn.init.zeros_(layer.bias)
-    in_place(layer, kind)
+    distribute_in_place(layer, kind)
     return layer
 
 
@@ -80,8 +80,8 @@ class _Half(nn.Module):
             total = (hidden.to(torch.promote_types(hidden.dtype, torch.float32)) + new).to(hidden.dtype)
         else:
             total = hidden + new
-        found: Tensor = self.layernorm(total)
-        return found
+        output: Tensor = self.layernorm(total)
+        return output
 
 
 class DistributedAttentionLayer(_Half):
@@ -119,15 +119,17 @@ class DistributedAttentionLayer(_Half):
     ) -> None:
         norms = (layernorm_epsilon, pre_layernorm, post_layernorm)
         super().__init__(hidden_size, hidden_dropout_prob, *norms, precise=fp32_residual_addition)
-        if num_attention_heads % group().size:
+        if num_attention_heads % get_group().size:
             raise SMPError(
-                f"smp.nn: expected num_attention_heads that tensor_parallel_degree {group().size} divides, found "
+                f"smp.nn: expected num_attention_heads that tensor_parallel_degree {get_group().size} divides, found "
                 f"{num_attention_heads}: change one of them"
             )
         deviation = initializer_range if use_normal_initialization else None
         wide = num_attention_heads * attention_head_size
-        self.query, self.key, self.value = (made(nn.Linear(hidden_size, wide), _Inner, deviation) for _ in range(3))
-        self.dense = made(nn.Linear(wide, hidden_size), _Outer, deviation)
+        self.query, self.key, self.value = (
+            distribute_layer(nn.Linear(hidden_size, wide), _Inner, deviation) for _ in range(3)
+        )
+        self.dense = distribute_layer(nn.Linear(wide, hidden_size), _Outer, deviation)
         self._head_size, self._attention_dropout = attention_head_size, attention_dropout_prob
         self._crosses, self._is_causal, self._is_fused = cross_attention, causal_mask_size is not None, fused_softmax
         self._most = causal_mask_size
@@ -148,18 +150,18 @@ class DistributedAttentionLayer(_Half):
         query, key, value = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
         dtype = value.dtype
         if self._is_precise_inside:
-            query, key, value = (each.to(torch.promote_types(dtype, torch.float32)) for each in (query, key, value))
+            query, key, value = (tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in (query, key, value))
         bias = self._bias(mask, samples, query, key)
         dropout = self._attention_dropout if self.training else 0.0
         if self._is_fused:
-            found = functional.scaled_dot_product_attention(query, key, value, bias, dropout, scale=self._scale)
+            context = functional.scaled_dot_product_attention(query, key, value, bias, dropout, scale=self._scale)
         else:
             scores = query @ key.transpose(-1, -2) * self._scale
             scores = scores if bias is None else scores + bias
             precise = torch.promote_types(scores.dtype, torch.float32)
             shares = functional.dropout(functional.softmax(scores, -1, dtype=precise), dropout)
-            found = shares.to(value.dtype) @ value
-        out: Tensor = self.dense(found.to(dtype).transpose(1, 2).flatten(2))
+            context = shares.to(value.dtype) @ value
+        out: Tensor = self.dense(context.to(dtype).transpose(1, 2).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -172,7 +174,7 @@ class DistributedAttentionLayer(_Half):
                 mask = mask.unsqueeze(0)
             mask = mask.to(query.dtype)
             if mask.shape[1] > 1:
-                mask = own(mask, 1)
+                mask = slice_local(mask, 1)
             if mask.shape[0] > 1 or samples == 1:
                 mask = exchanges.rows_of_all(mask)
         if not self._is_causal:
@@ -211,8 +213,8 @@ class DistributedTransformerOutputLayer(_Half):
             hint = did_you_mean(activation, ACTIVATIONS) or "Known: " + ", ".join(ACTIVATIONS) + "."
             raise SMPError(f"smp.nn: expected an activation, found {activation!r}. {hint}")
         deviation = initializer_range if use_normal_initialization else None
-        self.dense1 = made(nn.Linear(hidden_size, intermediate_size), _Inner, deviation)
-        self.dense2 = made(nn.Linear(intermediate_size, hidden_size), _Outer, deviation)
+        self.dense1 = distribute_layer(nn.Linear(hidden_size, intermediate_size), _Inner, deviation)
+        self.dense2 = distribute_layer(nn.Linear(intermediate_size, hidden_size), _Outer, deviation)
         self._activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 import smdistributed.modelparallel.torch as smp
 from toolkit.rank.modelparallel import norms
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import remote_tensor as far
+from toolkit.rank.modelparallel.torch import remote_tensor
 
 SIZE, MICROBATCHES = 6, 2
 
@@ -324,7 +324,7 @@ def compared(net, steps=2, evaluates=None, microbatch=None):
 
 def changes(name, is_far):
     global MICROBATCHES
-    far.MIN_REMOTE_BYTES = 0 if is_far else 1 << 30
+    remote_tensor.MIN_REMOTE_BYTES = 0 if is_far else 1 << 30
     MICROBATCHES = 1 if name == "a buffer" else 2  # The order of microbatches is the server's own.
     manual()
     net = Net(*CHANGES[name])

@@ -98,7 +98,7 @@ class CallRequest(NamedTuple):
     released: list[Key]
     """The tensors that the caller does not need any more."""
     next_calls: tuple[SpeculativeCall, ...] = ()
-    """The calls after it, one after the other (ahead.py)."""
+    """The calls after it, one after the other (speculation.py)."""
     checks_side_effects: bool = False
     """The result must say whether the call had side effects."""
     caller: int | None = None
@@ -144,7 +144,7 @@ class CallResult(NamedTuple):
     attributes: Sequence[AttributeChange] = ()
     """The attributes that the module set."""
     has_side_effects: bool = True
-    """The call changed more than its arguments (ahead.SideEffects), or nobody checked."""
+    """The call changed more than its arguments (speculation.SideEffects), or nobody checked."""
 
 
 class GradientHop(NamedTuple):

@@ -3,7 +3,7 @@
 By default, by priority:
 
 1. Tasks whose answer has come: mostly they ask the next rank at once, which must not wait for this rank's own work.
-2. A task that yielded the token to those (giving_way.py).
+2. A task that yielded the token to those (yielding.py).
 3. Forward and backward work by turns, as in one-forward-one-backward schedules. Backward first would empty the queue of
    a rank: while partition 0 does its own long backward pass, nobody there turns results into the next requests, and a
    rank that has served its backward requests first has no forward request left to fill the time with (a simulation
@@ -40,14 +40,14 @@ class Task:
     def __init__(self, key: tuple[int, ...], *, is_backward: bool = False, kind: Hashable = None) -> None:
         self.key = key
         self.kind = kind
-        self.speculation: Any = None  # Its calls, where some run speculatively (ahead.Speculation).
+        self.speculation: Any = None  # Its calls, where some run speculatively (speculation.Speculation).
         self.is_backward = is_backward
         self.state: Any = None  # Its random number generator's state, None: it goes on with the present one.
         self.reply: Any = None
         self.calls = 0
         self.resumes = 0
         self.awaiting_backward: set[tuple[int, ...]] = set()  # Its calls that have a graph, and had no backward pass.
-        self.remote_outputs: list[Callable[[], Any]] = []  # Weak references to remote tensors (far.py).
+        self.remote_outputs: list[Callable[[], Any]] = []  # Weak references to remote tensors (remote_tensor.py).
         self.begin_ns = 0  # When it got the token, in a recorded step.
         self.gate = threading.Lock()
         self.gate.acquire()

@@ -4,7 +4,7 @@ The caller's graph has one node for each call (RemoteNode); its backward sends t
 inputs'. The owner's graph begins with a node (EntryNode) that keeps the inputs' gradients. If these are nothing but the
 outputs' gradients of another call, they go directly to that call's owner, and the caller waits for its answer
 (nodes.link_calls). The caller's grad mode, autocast and random numbers go along. The modules of calls in a row may run
-speculatively (ahead.py).
+speculatively (speculation.py).
 """
 
 import contextlib
@@ -84,9 +84,9 @@ class RpcAgent:
     """Sends and serves this rank's calls across partitions.
 
     *ranks* are the ranks of the pipeline group by their partition. *keeps_outputs*: large outputs stay here until
-    another rank needs their data (far.py). *links_calls*: gradients go from owner to owner (nodes.link_calls), and
-    calls run speculatively (ahead.py). Both depend on the script's hooks, and on when messages arrive, so they are not
-    for ranks that must all make the same requests in the same order.
+    another rank needs their data (remote_tensor.py). *links_calls*: gradients go from owner to owner
+    (nodes.link_calls), and calls run speculatively (speculation.py). Both depend on the script's hooks, and on when
+    messages arrive, so they are not for ranks that must all make the same requests in the same order.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The module server's scheduler: one thread for each microbatch or served request, one of which computes at a time.
 
 The right to compute is the execution token, which one thread holds. A thread that waits for another rank
-releases it, and so does one that yields (giving_way.py); the next ready one gets it, in the order of order.py.
+releases it, and so does one that yields (yielding.py); the next ready one gets it, in the order of order.py.
 (Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's random numbers
 come from a stream of its own, which travels with its calls: the CPU generator is switched with the token.
 

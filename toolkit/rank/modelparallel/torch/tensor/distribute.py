@@ -19,7 +19,7 @@ from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import partitioned, private
 from toolkit.rank.modelparallel.torch.marking import created_modules
-from toolkit.rank.modelparallel.torch.tensor import aws_names as names
+from toolkit.rank.modelparallel.torch.tensor import aws_names
 from toolkit.rank.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
 from toolkit.rank.modelparallel.torch.tensor.modules import (
     DistributedEmbedding,
@@ -192,7 +192,7 @@ def distribute(model: nn.Module) -> nn.Module:
                     "(smp.set_tensor_parallelism)"
                 )
     _say_what_stays_whole(distributed)
-    names.add(module for module in distributed.modules() if module.__dict__.get(MARK) is not None)
+    aws_names.add(module for module in distributed.modules() if module.__dict__.get(MARK) is not None)
     return distributed
 
 

@@ -49,8 +49,8 @@ def test_layers_are_computed_again_by_the_strategy_and_on_their_partition(tmp_pa
     assert first["evaluated"]["group"] == "abcd"
     wrong = first["refused"]
     assert "expected a module of the model, found function" in wrong[0]
-    assert all('"group_N" with N of 1 or more, found' in each for each in wrong[1:3])
-    assert all("for an nn.Sequential, found them for Random" in each for each in wrong[3:5])
+    assert all('"group_N" with N of 1 or more, found' in message for message in wrong[1:3])
+    assert all("for an nn.Sequential, found them for Random" in message for message in wrong[3:5])
     assert "found a call of module inside.3 of partition 1" in wrong[5]
 
 
@@ -58,9 +58,9 @@ def test_offloading_needs_checkpointed_modules(tmp_path: Path) -> None:
     parameters = {"partitions": 2, "auto_partition": False, "default_partition": 0, "offload_activations": True}
     program = PROGRAMS / "smp_activation.py"
 
-    said = ended(smp_ranks(program, "offload", parameters=parameters, size=2, folder=tmp_path))
+    streams = ended(smp_ranks(program, "offload", parameters=parameters, size=2, folder=tmp_path))
 
-    for out, _ in said:
+    for out, _ in streams:
         refused, trained = json.loads(out)["offload"]
         assert "expected checkpointed modules beside offload_activations, found none" in refused
         assert trained == "no error"
@@ -70,9 +70,9 @@ def test_groups_of_layers_of_a_chain_are_computed_again_together(tmp_path: Path)
     parameters = {"partitions": 2, "auto_partition": False, "default_partition": 0}
     program = PROGRAMS / "smp_activation.py"
 
-    said = ended(smp_ranks(program, "chain", parameters=parameters, size=2, folder=tmp_path))
+    streams = ended(smp_ranks(program, "chain", parameters=parameters, size=2, folder=tmp_path))
 
-    assert [json.loads(out) for out, _ in said] == [{"chain": "abccab"}, {"chain": "deffde"}]
+    assert [json.loads(out) for out, _ in streams] == [{"chain": "abccab"}, {"chain": "deffde"}]
     steps = (tmp_path / "modelparallel/timeline-0.jsonl").read_text().splitlines()
     assert [json.loads(step)["path"] for step in steps][-1] == "chain"
 
@@ -102,13 +102,13 @@ def test_offloaded_inputs_come_back_some_modules_before_the_backward_pass_needs_
         with offload.call():
             x = checkpoint(lambda x, layer=layer: torch.tanh(layer(x)), x, use_reentrant=False)
     torch.autograd.backward(x.sum())
-    found = first.grad
+    gradient = first.grad
     first.grad, y = None, first
     for layer in layers:
         y = torch.tanh(layer(y))
     torch.autograd.backward(y.sum())
 
-    torch.testing.assert_close(found, first.grad)
+    torch.testing.assert_close(gradient, first.grad)
     assert events == [
         *(f"store {number}" for number in range(5)),
         "load 4",

@@ -21,31 +21,33 @@ def test_four_ranks_know_their_numbers_and_groups_and_exchange_objects(tmp_path:
     started = smp_ranks(
         PROGRAM, parameters={"partitions": 2, "placement_strategy": "spread", "ddp": True}, size=4, folder=tmp_path
     )
-    found = ended(started)
-    said = [json.loads(stdout) for stdout, _ in found]
+    streams = ended(started)
+    reports = [json.loads(stdout) for stdout, _ in streams]
 
     note = (
         "the job's mp_parameters hold before those of smp.init(config): placement_strategy 'spread' (the script has "
         "'cluster'), partitions 2 (the script has 8)\n"
     )
-    assert [stderr.count(note) for _, stderr in found] == [1, 0, 0, 0]
+    assert [stderr.count(note) for _, stderr in streams] == [1, 0, 0, 0]
     pairs = {"pp": [[0, 2], [1, 3]], "rdp": [[0, 1], [2, 3]]}
     pairs |= {"mp": pairs["pp"], "dp": pairs["rdp"]}
-    for rank, its in enumerate(said):
-        groups = {kind: next(pair for pair in found if rank in pair) for kind, found in pairs.items()} | {"tp": [rank]}
-        assert its["early"] == "This call needs the ranks' connections: call smp.init() first"
-        assert its["initialized"] == [False, True]
-        assert its["version"] == "1.15.0"
-        assert its["cfg"] == [2, 2, 3]
-        assert its["rank"] == [rank, 4, rank, 4]
-        assert its["groups"] == groups
-        assert its["numbers"] == {kind: [groups[kind].index(rank), len(groups[kind])] for kind in KINDS}
-        assert its["sums"] == {kind: sum(groups[kind]) for kind in KINDS} | {"world": 6}
+    for rank, report in enumerate(reports):
+        groups = {kind: next(pair for pair in rank_groups if rank in pair) for kind, rank_groups in pairs.items()} | {
+            "tp": [rank]
+        }
+        assert report["early"] == "This call needs the ranks' connections: call smp.init() first"
+        assert report["initialized"] == [False, True]
+        assert report["version"] == "1.15.0"
+        assert report["cfg"] == [2, 2, 3]
+        assert report["rank"] == [rank, 4, rank, 4]
+        assert report["groups"] == groups
+        assert report["numbers"] == {kind: [groups[kind].index(rank), len(groups[kind])] for kind in KINDS}
+        assert report["sums"] == {kind: sum(groups[kind]) for kind in KINDS} | {"world": 6}
         peer = groups["pp"][1 - groups["pp"].index(rank)]
-        assert its["ring"] == [peer, [peer, peer + 1, peer + 2]]
-        assert its["gathered"] == {f"{kind.upper()}_GROUP": groups[kind] for kind in KINDS} | {"WORLD": [0, 1, 2, 3]}
-        assert its["broadcast"] == ["from two"]
-        assert its["wrong"] == [
+        assert report["ring"] == [peer, [peer, peer + 1, peer + 2]]
+        assert report["gathered"] == {f"{kind.upper()}_GROUP": groups[kind] for kind in KINDS} | {"WORLD": [0, 1, 2, 3]}
+        assert report["broadcast"] == ["from two"]
+        assert report["wrong"] == [
             "expected a PP_RANK from 0 to 1, found 2",
             "expected one of smp.RankType for rank_type, found 'PP_RANK'",
             "expected one of smp.CommGroup for group, found 'world'",
@@ -54,7 +56,7 @@ def test_four_ranks_know_their_numbers_and_groups_and_exchange_objects(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "expected"),
     [
         (
             '{"partitons": 2}',
@@ -68,12 +70,14 @@ def test_four_ranks_know_their_numbers_and_groups_and_exchange_objects(tmp_path:
         ("", "expected partitions (or pipeline_parallel_degree), the number of parts of the model, found neither"),
     ],
 )
-def test_wrong_parameters_end_a_rank_before_it_waits_for_others(parameters: str, said: str) -> None:
+def test_wrong_parameters_end_a_rank_before_it_waits_for_others(parameters: str, expected: str) -> None:
     environ = {"RANK": "0", "WORLD_SIZE": "3", "SM_HP_MP_PARAMETERS": parameters}
-    own = {"PYTHONPATH": str(HOOK), "TOOLKIT_COMPAT_PATH": str(FOLDER / "smp"), "PATH": os.environ["PATH"]}
+    compat_environ = {"PYTHONPATH": str(HOOK), "TOOLKIT_COMPAT_PATH": str(FOLDER / "smp"), "PATH": os.environ["PATH"]}
     code = "import smdistributed.modelparallel.torch as smp; smp.init()"
 
-    found = subprocess.run([sys.executable, "-c", code], env=own | environ, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=compat_environ | environ, capture_output=True, text=True, timeout=300
+    )
 
-    assert found.returncode == 1
-    assert said in found.stderr
+    assert process.returncode == 1
+    assert expected in process.stderr

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.torch
 def left(processes: list[Fork]) -> tuple[list[int], list[str]]:
     """Return the exit codes and what each said on stdout, and on stderr where it failed before its last line."""
     try:
-        said = [process.communicate(timeout=300) for process in processes]
+        streams = [process.communicate(timeout=300) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    return [process.wait() for process in processes], [out or err for out, err in said]
+    return [process.wait() for process in processes], [out or err for out, err in streams]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_a_chain_has_one_processs_gradients_losses_and_random_numbers_and_ends_w
         folder=tmp_path,
     )
 
-    codes, said = left(started)
+    codes, streams = left(started)
 
-    assert codes == [-signal.SIGKILL] + [1] * (partitions - 1), said
-    died_s = json.loads(said[0].splitlines()[-1])["at"]
-    for rank, stdout in enumerate(said):
+    assert codes == [-signal.SIGKILL] + [1] * (partitions - 1), streams
+    died_s = json.loads(streams[0].splitlines()[-1])["at"]
+    for rank, stdout in enumerate(streams):
         found, end = (json.loads(line) for line in stdout.splitlines()[-2:])
         for run in found["runs"]:
             assert run["gradients"] <= 1e-6
@@ -53,7 +53,7 @@ def test_a_chain_has_one_processs_gradients_losses_and_random_numbers_and_ends_w
             assert run["evaluation"] <= 1e-6
             # The first rank runs the user's function in the first step, the last one in the others.
             assert run["ran on"] == ([rank] if rank in (0, partitions - 1) else [])
-        assert found["dropout"] == json.loads(said[0].splitlines()[-2])["dropout"]
+        assert found["dropout"] == json.loads(streams[0].splitlines()[-2])["dropout"]
         for losses in found["dropout"]:
             assert all(run == pytest.approx(losses[0], rel=1e-6) for run in losses[1:])
             assert len(set(losses[0])) == len(losses[0])
@@ -72,19 +72,19 @@ def test_a_chain_has_one_processs_gradients_losses_and_random_numbers_and_ends_w
 
 
 def test_a_chain_that_the_script_changes_has_one_processs_losses(tmp_path: Path) -> None:
-    codes, said = left(
+    codes, streams = left(
         smp_ranks(PROGRAMS / "smp_chain_changes.py", parameters={"partitions": 2}, size=2, folder=tmp_path)
     )
 
-    assert codes == [0, 0], said
-    for rank, stdout in enumerate(said):
+    assert codes == [0, 0], streams
+    for rank, stdout in enumerate(streams):
         ran = json.loads(stdout.splitlines()[-1])
         assert {name: difference for name, difference in ran["changes"].items() if difference > 1e-9} == {}
         assert ran["arguments"] <= 1e-9
-        for kept, says in (("attributes", "0 sets its attribute size, which"), ("first attributes", "")):
-            difference, why = ran[kept]
-            assert difference <= 1e-9, kept
-            assert rank or (says in why and bool(says) == bool(why)), kept
+        for case, says in (("attributes", "0 sets its attribute size, which"), ("first attributes", "")):
+            difference, why = ran[case]
+            assert difference <= 1e-9, case
+            assert rank or (says in why and bool(says) == bool(why)), case
         difference, losses = ran["modes"]
         assert (difference <= 1e-9, losses) == (True, 4)  # Dropout differs between steps of training.
         assert ran["unseen"][:2] == ["", ""]

@@ -67,28 +67,28 @@ def test_what_a_module_of_another_partition_changes_in_place_or_raises_reaches_i
     }
     caught = "catches: all key value os two_arguments not_to_pickle"
 
-    said = _said(tmp_path, *exact, *refused, caught, "first: evaluation", "chain", "clips: by_name", "clips: total")
+    reports = _said(tmp_path, *exact, *refused, caught, "first: evaluation", "chain", "clips: by_name", "clips: total")
 
-    for rank in said:
+    for rank in reports:
         assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
     for case, text in refused.items():
-        assert text in said[0][case]
-    assert said[1]["catches: keys key value"] == "ValueError: v"  # Where it was raised.
-    for rank in said:
+        assert text in reports[0][case]
+    assert reports[1]["catches: keys key value"] == "ValueError: v"  # Where it was raised.
+    for rank in reports:
         error, names = rank[caught]
         assert error < EXACT
-        assert names == (CAUGHT * 2 if rank is said[0] else [])
+        assert names == (CAUGHT * 2 if rank is reports[0] else [])
         error, plans, why = rank["chain"]
         assert (error < EXACT, plans, why) == (True, 1, "")
-    error, late = said[0]["first: evaluation"]
+    error, late = reports[0]["first: evaluation"]
     assert error < EXACT
     assert "keep no output of the first call of the step function" in late
     for case, name in (("by_name", "clip_grad_norm_"), ("total", "get_total_norm")):
-        before, after = said[0][f"clips: {case}"]
+        before, after = reports[0][f"clips: {case}"]
         assert before == ""
         assert after.count("\n") == 1
         assert f"torch.nn.utils.{name} takes the norm of one rank's gradients" in after
-        assert said[1][f"clips: {case}"] == ["", ""]
+        assert reports[1][f"clips: {case}"] == ["", ""]
 
 
 def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_pat
         *(f"groups: {when}" for when in ("before", "before-wrapped", "after", "after-wrapped")),
     ]
 
-    said = _said(tmp_path, *exact, "optimizers: LBFGS float64")
+    reports = _said(tmp_path, *exact, "optimizers: LBFGS float64")
 
-    for rank in said:
+    for rank in reports:
         assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
         assert (
             "expected an optimizer that updates each parameter by itself, found LBFGS"
@@ -112,9 +112,9 @@ def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_pat
 def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_that_stay_there(tmp_path: Path) -> None:
     stays = {"tensor": "loss", "tensor_first": "loss", "list": "inner.losses", "truth": "loss", "equality": "shape"}
 
-    said = _said(tmp_path, "lazy", "attributes: number", *(f"attributes: {which}" for which in stays))
+    reports = _said(tmp_path, "lazy", "attributes: number", *(f"attributes: {which}" for which in stays))
 
-    for rank in said:
+    for rank in reports:
         error, refused = rank["lazy"]
         assert error < EXACT
         assert "found those of lazy modules without: ['far.weight', 'far.bias']" in refused
@@ -122,8 +122,8 @@ def test_a_module_of_another_partition_gives_its_numbers_and_names_attributes_th
     for which, name in stays.items():
         path, _, attribute = f"far.{name}".rpartition(".")
         text = f"module {path} of partition 1 returns, found a use of its attribute {attribute}, which its forward pass"
-        assert text in said[0][f"attributes: {which}"]
-        assert text in said[1][f"attributes: {which}"]
+        assert text in reports[0][f"attributes: {which}"]
+        assert text in reports[1][f"attributes: {which}"]
 
 
 LATER = (
@@ -145,9 +145,9 @@ def test_what_the_script_adds_to_a_partitioned_model_has_a_partition_and_is_in_t
 
     alone = [f"alone: {rank}" for rank in (0, 1)]
 
-    said = _said(tmp_path, *exact, *alone)
+    reports = _said(tmp_path, *exact, *alone)
 
-    for rank in said:
+    for rank in reports:
         assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
         for case in alone:
             first, *refused, last = rank[case]
@@ -159,11 +159,11 @@ def test_replicas_share_what_the_script_adds_unfreezes_and_puts_into_buffers(tmp
     hows = ("replaces_far", "appends", "replaces_a_parameter", "unfreezes", "unfreezes_near")
     exact = [f"replicas: {how}" for how in hows]
 
-    said = _said(tmp_path, *exact, "replicas: moves", partitions=1)
+    reports = _said(tmp_path, *exact, "replicas: moves", partitions=1)
 
-    for rank in said:
+    for rank in reports:
         assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
-    assert said[0]["replicas: moves"] == said[1]["replicas: moves"]
+    assert reports[0]["replicas: moves"] == reports[1]["replicas: moves"]
 
 
 @pytest.mark.parametrize(("leaves", "says"), [(1, "smp.barrier()"), (0, "smp.barrier()")])
@@ -173,10 +173,10 @@ def test_a_rank_that_leaves_the_loop_while_another_is_in_a_step_is_named(
     case = f"leaves: {leaves}-barrier"
     ranks = smp_ranks(PROGRAMS / "smp_numbers.py", case, parameters={"partitions": 2}, size=2, folder=tmp_path)
     try:
-        streams = [each.communicate(timeout=300) for each in ranks]
+        streams = [rank.communicate(timeout=300) for rank in ranks]
     finally:
-        for each in ranks:
-            each.kill()
+        for rank in ranks:
+            rank.kill()
 
     # The program catches what is said; the other rank then fails, or both do.
     assert any(rank.returncode for rank in ranks)

@@ -19,8 +19,8 @@ def test_partitions_replicas_and_shards_train_as_one_process_and_resume_on_other
 
     trained = ended(smp_ranks(PROGRAM, str(saved), "train", parameters=parameters, size=4, folder=tmp_path))
 
-    said = [json.loads(out) for out, _ in trained]
-    elements: list[int] = [rank["state_elements"] for rank in said]
+    streams = [json.loads(out) for out, _ in trained]
+    elements: list[int] = [rank["state_elements"] for rank in streams]
     assert max(elements) < 0.4 * sum(elements), elements
     assert {path.name for path in saved.iterdir()} == {
         "newest",
@@ -37,7 +37,7 @@ def test_partitions_replicas_and_shards_train_as_one_process_and_resume_on_other
     kinds = ("model_{}_0.pt", "optimizer_{}_0_0.pt", "optimizer_{}_0_1.pt")
     parts = {kind.format(pp) for kind in kinds for pp in (0, 1)} | {"user_content.pt"}
     assert {path.name for path in (saved / "two_partial").iterdir()} == parts
-    wrong = said[0]["refused"]
+    wrong = streams[0]["refused"]
     assert "expected model files of 1 tensor parallel ranks" in wrong[0], wrong
     assert f"expected a checkpoint's file {saved / 'three'}, found none" in wrong[1]
     assert "expected a partial checkpoint" in wrong[2]

@@ -36,8 +36,8 @@ def test_tasks_of_a_step_run_forward_and_backward_by_turns_each_by_number() -> N
 
     scheduler.open(0, TaskOrder())
 
-    found = [ran.get(timeout=WITHIN_S) for _ in range(5)]
-    assert found == ["forward 0", "backward 5", "forward 1", "backward 6", "forward 2"]
+    started = [ran.get(timeout=WITHIN_S) for _ in range(5)]
+    assert started == ["forward 0", "backward 5", "forward 1", "backward 6", "forward 2"]
     scheduler.close(WITHIN_S)
     scheduler.open(1, TaskOrder())
     assert ran.get(timeout=WITHIN_S) == "next step"
@@ -59,9 +59,9 @@ def test_answers_come_first_then_tasks_that_yielded_to_them_and_the_turn_does_no
         )
     ]
 
-    found = [order.pop_next(waiting, 0) for _ in range(5)]
+    ordered = [order.pop_next(waiting, 0) for _ in range(5)]
 
-    assert [each and each.task.microbatch for each in found] == [4, 3, 2, 1, 0]
+    assert [ready and ready.task.microbatch for ready in ordered] == [4, 3, 2, 1, 0]
 
 
 def test_a_step_that_deviates_from_a_deterministic_order_goes_on_with_a_warning() -> None:
@@ -104,7 +104,7 @@ def test_followers_take_the_first_tensor_parallel_ranks_order_and_drop_what_a_fa
     ready = [ReadyTask(Task((1, number)), lambda: None, number) for number in (0, 1)]
     order = TaskOrder(labels)
 
-    found = [order.pop_next(ready, 1) for _ in range(3)]
+    ordered = [order.pop_next(ready, 1) for _ in range(3)]
 
-    assert [each and each.task.microbatch for each in found] == [1, 0, None]
+    assert [ready_task and ready_task.task.microbatch for ready_task in ordered] == [1, 0, None]
     assert not labels

@@ -10,14 +10,14 @@ from toolkit.parallelism.placement import place
 from toolkit.rank.modelparallel.torch import parameter_rules
 
 
-def checked(given: dict[str, Any], ranks: int, has_cuda: bool = False) -> tuple[str, ...]:
-    cfg = parameters.read(given)
+def checked(changes: dict[str, Any], ranks: int, has_cuda: bool = False) -> tuple[str, ...]:
+    cfg = parameters.read(changes)
     placement = place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, "test")
     return parameter_rules.check(cfg, placement, has_cuda)
 
 
 @pytest.mark.parametrize(
-    ("given", "ranks", "said"),
+    ("changes", "ranks", "message"),
     [
         (
             {"partitions": 2, "horovod": True},
@@ -45,11 +45,11 @@ def checked(given: dict[str, Any], ranks: int, has_cuda: bool = False) -> tuple[
         ),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_with_the_way_out(given: dict[str, Any], ranks: int, said: str) -> None:
+def test_what_cannot_be_honoured_is_refused_with_the_way_out(changes: dict[str, Any], ranks: int, message: str) -> None:
     with pytest.raises(ContractError) as refused:
-        checked(given, ranks)
+        checked(changes, ranks)
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.where == "SM_HP_MP_PARAMETERS"
 
 

@@ -75,9 +75,9 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def here(folder: Path, is_profile: bool = False, **given: Any) -> Any:
+def here(folder: Path, is_profile: bool = False, **options: Any) -> Any:
     """Return what `decide` needs of a World."""
-    cfg = parameters.read({"partitions": 2, **given})
+    cfg = parameters.read({"partitions": 2, **options})
     return SimpleNamespace(folder=folder, is_profile=is_profile, cfg=cfg)
 
 
@@ -87,7 +87,7 @@ def once(model: nn.Module) -> Callable[[], None]:
 
 
 def by_name(tree: Module) -> dict[str, Module]:
-    return {each.name: each for each in tree.walk()}
+    return {module.name: module for module in tree.walk()}
 
 
 def test_the_pass_measures_order_calls_bytes_and_time_of_every_module_once() -> None:
@@ -95,25 +95,25 @@ def test_the_pass_measures_order_calls_bytes_and_time_of_every_module_once() -> 
 
     tree = measure(model, once(model))
 
-    found = by_name(tree)
-    assert found.keys() == {path for path, _ in model.named_modules()}
+    modules = by_name(tree)
+    assert modules.keys() == {path for path, _ in model.named_modules()}
     assert [child.name for child in tree.children] == ["embed", "blocks", "twice", "slow", "recomputed", "head"]
-    assert [found[name].calls for name in ("", "blocks", "blocks.0", "twice", "recomputed")] == [1, 0, 1, 2, 1]
-    assert found["blocks.0"].sequential and not found["blocks"].sequential and not tree.sequential
+    assert [modules[name].calls for name in ("", "blocks", "blocks.0", "twice", "recomputed")] == [1, 0, 1, 2, 1]
+    assert modules["blocks.0"].sequential and not modules["blocks"].sequential and not tree.sequential
     rows = ROWS * WIDTH * FLOAT
-    assert (found["twice"].input_bytes, found["twice"].output_bytes) == (2 * rows, 2 * rows)
-    assert tree.parameter_bytes == sum(one.numel() * FLOAT for one in model.parameters())
-    assert (found["embed"].shares, found["head"].shares) == (("head",), ("embed",))
-    assert (found["embed"].parameter_bytes, found["head"].parameter_bytes) == (50 * WIDTH * FLOAT, 0)
+    assert (modules["twice"].input_bytes, modules["twice"].output_bytes) == (2 * rows, 2 * rows)
+    assert tree.parameter_bytes == sum(parameter.numel() * FLOAT for parameter in model.parameters())
+    assert (modules["embed"].shares, modules["head"].shares) == (("head",), ("embed",))
+    assert (modules["embed"].parameter_bytes, modules["head"].parameter_bytes) == (50 * WIDTH * FLOAT, 0)
     # Forward 0.3 s and backward 0.6 s; the recomputed one runs forward twice.
-    assert found["slow"].compute_s >= 0.9 and found["recomputed"].compute_s >= 1.2
-    assert found["blocks.0.0"].compute_s == found["blocks.1.0"].compute_s > 0  # Equal modules: the fastest's time.
-    assert max(found[name].compute_s for name in ("embed", "blocks", "twice", "head")) < 0.9
-    assert tree.compute_s >= found["slow"].compute_s + found["recomputed"].compute_s
+    assert modules["slow"].compute_s >= 0.9 and modules["recomputed"].compute_s >= 1.2
+    assert modules["blocks.0.0"].compute_s == modules["blocks.1.0"].compute_s > 0  # Equal modules: the fastest's time.
+    assert max(modules[name].compute_s for name in ("embed", "blocks", "twice", "head")) < 0.9
+    assert tree.compute_s >= modules["slow"].compute_s + modules["recomputed"].compute_s
     # The first call of `twice` saves what it gets. The second gets what relu has saved, in the root.
-    assert found["twice"].activation_bytes == rows
-    assert found["slow"].activation_bytes == rows
-    assert found["recomputed"].activation_bytes == 0
+    assert modules["twice"].activation_bytes == rows
+    assert modules["slow"].activation_bytes == rows
+    assert modules["recomputed"].activation_bytes == 0
 
 
 def test_untimed_computing_is_estimated_by_operations_and_untraced_memory_by_outputs_and_both_are_repeatable() -> None:
@@ -134,7 +134,7 @@ def test_the_pass_leaves_no_trace_in_random_numbers_buffers_and_gradients(tmp_pa
     random.seed(1)
     model = Model()
     model.twice.bias.grad = torch.ones(WIDTH)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    old_state = {name: value.clone() for name, value in model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
 
     def step() -> None:
@@ -144,9 +144,9 @@ def test_the_pass_leaves_no_trace_in_random_numbers_buffers_and_gradients(tmp_pa
     decide(model, step, here(tmp_path), {**PLAIN, "trace_execution_times": True})
 
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert {name for name, one in model.named_parameters() if one.grad is not None} == {"twice.bias"}
-    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert all(torch.equal(value, old_state[name]) for name, value in model.state_dict().items())
+    assert {name for name, parameter in model.named_parameters() if parameter.grad is not None} == {"twice.bias"}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def test_a_decision_is_written_and_is_the_input_of_the_next_job_unless_the_model_is_another(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_decision_is_written_and_is_the_input_of_the_next_job_unless_the_model
     wider.twice = nn.Linear(WIDTH, WIDTH, bias=False)
     untied = Model()
     untied.head.weight = nn.Parameter(untied.head.weight.clone())
-    assert len({fingerprint(one) for one in (model, wider, untied)}) == 3
+    assert len({fingerprint(variant) for variant in (model, wider, untied)}) == 3
     with pytest.raises(
         ContractError, match=rf"partition_file.*{fingerprint(wider)}, found one for {first.fingerprint}"
     ):
@@ -182,30 +182,30 @@ def test_the_profiling_job_times_and_traces_memory_and_ends_with_its_decision_wr
 ) -> None:
     model = Model()
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         decide(model, once(model), here(tmp_path, is_profile=True, partition_file="old.json"), PLAIN)
 
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert str(tmp_path / decisions.FILE) in capsys.readouterr().err
-    found = decisions.read(tmp_path / decisions.FILE)
-    assert found.tree is not None
-    assert by_name(found.tree)["slow"].compute_s >= 0.06
-    assert "computing timed, activations as saved" in found.profiled_by
+    decision = decisions.read(tmp_path / decisions.FILE)
+    assert decision.tree is not None
+    assert by_name(decision.tree)["slow"].compute_s >= 0.06
+    assert "computing timed, activations as saved" in decision.profiled_by
 
 
-@pytest.mark.parametrize("given", [{"skip_tracing": True}, {"tensor_parallel_degree": 2}, {}])
+@pytest.mark.parametrize("options", [{"skip_tracing": True}, {"tensor_parallel_degree": 2}, {}])
 def test_a_model_that_cannot_or_must_not_run_whole_is_divided_by_bytes_of_parameters(
-    tmp_path: Path, given: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    model = nn.Sequential(*(nn.Linear(16, 16, device=None if given else "meta") for _ in range(4)))
+    model = nn.Sequential(*(nn.Linear(16, 16, device=None if options else "meta") for _ in range(4)))
 
     def never() -> None:
         raise AssertionError("the profiling pass ran")
 
-    found = decide(model, never, here(tmp_path, **given), PLAIN)
+    decision = decide(model, never, here(tmp_path, **options), PLAIN)
 
-    assert found.assignment == {"": 0, "2": 1, "3": 1}
-    assert "by bytes of parameters alone" in found.profiled_by
+    assert decision.assignment == {"": 0, "2": 1, "3": 1}
+    assert "by bytes of parameters alone" in decision.profiled_by
 
 
 class Borrows(nn.Module):
@@ -228,13 +228,13 @@ def test_a_module_is_on_the_device_of_the_one_that_computes_with_its_parameters(
     model = Borrows()
 
     for partitions in (2, 3):
-        found = decide(model, once(model), here(tmp_path, partitions=partitions), PLAIN)
+        decision = decide(model, once(model), here(tmp_path, partitions=partitions), PLAIN)
 
-        assert found.tree is not None
-        assert by_name(found.tree)["embed"].shares == ("",)
-        assert by_name(found.tree)["attention.out_proj"].shares == ("attention",)
-        assert found.device_of("embed") == found.device_of("") == 0
-        assert found.device_of("attention") == found.device_of("attention.out_proj")
-        assert {found.device_of(name) for name, _ in model.named_modules()} == set(range(partitions))
+        assert decision.tree is not None
+        assert by_name(decision.tree)["embed"].shares == ("",)
+        assert by_name(decision.tree)["attention.out_proj"].shares == ("attention",)
+        assert decision.device_of("embed") == decision.device_of("") == 0
+        assert decision.device_of("attention") == decision.device_of("attention.out_proj")
+        assert {decision.device_of(name) for name, _ in model.named_modules()} == set(range(partitions))
     unmeasured = by_name(measure(model, None))
     assert unmeasured["attention.out_proj"].shares == ("attention",)

@@ -8,6 +8,6 @@ pytestmark = pytest.mark.torch
 
 
 def test_gradients_are_the_mean_of_all_replicas_however_they_are_reduced() -> None:
-    said = ended(ranks(PROGRAMS / "smp_replicas.py", environ={}))
+    streams = ended(ranks(PROGRAMS / "smp_replicas.py", environ={}))
 
-    assert [out for out, _ in said] == ["all equal\n"] * 2
+    assert [out for out, _ in streams] == ["all equal\n"] * 2

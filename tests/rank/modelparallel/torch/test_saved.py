@@ -42,14 +42,14 @@ def test_torchs_function_transforms_run_where_saved_bytes_are_counted_and_refuse
     meter.take_peak()
 
     with meter.watching(), other.watching():
-        found = torch.func.vmap(torch.func.jacrev(model))(values)
-        kept = model(values).sum()
+        jacobians = torch.func.vmap(torch.func.jacrev(model))(values)
+        total = model(values).sum()
         with (
             torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
             pytest.raises(RuntimeError, match="saved tensor hooks"),
         ):
             torch.func.grad(torch.sum)(values)
 
-    assert torch.equal(found, plain)
+    assert torch.equal(jacobians, plain)
     assert other.take_peak() > 0  # The innermost hooks count again.
-    del kept
+    del total

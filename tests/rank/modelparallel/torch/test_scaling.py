@@ -32,8 +32,8 @@ SMALL = {"init_scale": 64.0, "scale_factor": 4.0, "scale_window": 2, "min_scale"
 def test_a_dynamic_scale_follows_the_overflows(extra: dict[str, Any], overflows: str, scales: list[float]) -> None:
     scale = LossScale(None, True, {**SMALL, **extra})
     found = []
-    for each in overflows:
-        scale.update(each == "x")
+    for step_result in overflows:
+        scale.update(step_result == "x")
         found.append(scale.scale)
 
     assert found == scales
@@ -74,20 +74,20 @@ def trained(mode: str, folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", ["fp16", "bf16"])
 def test_low_precision_trains_on_fp32_masters_close_to_fp32(tmp_path: Path, mode: str) -> None:
-    said = trained(mode, tmp_path)
+    reports = trained(mode, tmp_path)
 
-    assert [rank["idle_scale"] for rank in said] == [mode == "bf16"] * 2
-    for rank in said:
+    assert [rank["idle_scale"] for rank in reports] == [mode == "bf16"] * 2
+    for rank in reports:
         assert rank["losses"][0] == pytest.approx(rank["losses"][1], rel=2e-3)
         assert rank["norms"][0] == pytest.approx(rank["norms"][1], rel=2e-3)
-    scales = said[0]["scales"]
-    assert said[1]["scales"] == scales
+    scales = reports[0]["scales"]
+    assert reports[1]["scales"] == scales
     if mode == "fp16":
-        assert said[0]["skipped"] > 5
+        assert reports[0]["skipped"] > 5
         assert min(scales) < 2**20 < scales[0]
         last = (tmp_path / "modelparallel/timeline-0.jsonl").read_text().splitlines()[-1]
         assert json.loads(last)["path"] == "chain"
-    wrong = said[0]["refused"]
+    wrong = reports[0]["refused"]
     assert "found 'scale_windows'. Did you mean scale_window?" in wrong[0]
     assert wrong[1] == "no error"
     assert "expected a loss scale above 0, found -2" in wrong[2]
@@ -98,8 +98,8 @@ def test_low_precision_trains_on_fp32_masters_close_to_fp32(tmp_path: Path, mode
 
 
 def test_a_grad_scaler_skips_a_step_on_all_ranks_when_one_overflows(tmp_path: Path) -> None:
-    said = trained("amp", tmp_path)
+    reports = trained("amp", tmp_path)
 
-    for rank in said:
+    for rank in reports:
         assert rank["losses"][0] == pytest.approx(rank["losses"][1], rel=1e-5)
         assert rank["scale"] == 512.0

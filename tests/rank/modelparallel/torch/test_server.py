@@ -14,11 +14,11 @@ RUNS = [(pipeline, count, far) for pipeline in ("interleaved", "simple") for cou
 
 
 def test_nested_branching_reused_and_tied_modules_have_one_processs_gradients_and_losses(tmp_path: Path) -> None:
-    said = ended(
+    streams = ended(
         smp_ranks(PROGRAMS / "smp_server.py", json.dumps(RUNS), parameters={"partitions": 3}, size=3, folder=tmp_path)
     )
 
-    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in streams]
     names: list[str] = []
     for rank in ranks:
         for run in rank:
@@ -40,40 +40,40 @@ def test_a_step_names_its_errors_and_the_next_one_works_until_a_rank_dies(tmp_pa
 
     ranks = smp_ranks(PROGRAMS / "smp_steps.py", parameters=parameters, size=3, folder=tmp_path)
     try:
-        streams = [each.communicate(timeout=300) for each in ranks]
+        streams = [rank.communicate(timeout=300) for rank in ranks]
     finally:
-        for each in ranks:
-            each.kill()
+        for process in ranks:
+            process.kill()
 
-    assert [each.returncode for each in ranks] == [0, 0, -9], streams
+    assert [rank.returncode for rank in ranks] == [0, 0, -9], streams
     first, second, third = [json.loads(stdout.splitlines()[0]) for stdout, _ in streams]
     for rank in (0, 1):  # They end at once, and `train` sees that they only follow.
         dead = json.loads(streams[rank][0].splitlines()[1])
         assert "PeerLost: Connection closed by peer: rank 2" in dead["dead"]
         assert dead["dead after s"] < 20
-    for said in (first, second, third):
-        assert "of another partition: use model.local_parameters()" in said["norm"]
-        assert "DistributedModel.local_named_parameters after the model is partitioned" in said["early"][0]
-        for text in (*said["outside"], said["early"][1]):
+    for report in (first, second, third):
+        assert "of another partition: use model.local_parameters()" in report["norm"]
+        assert "DistributedModel.local_named_parameters after the model is partitioned" in report["early"][0]
+        for text in (*report["outside"], report["early"][1]):
             assert "to be called inside a function with @smp.step, found a call outside of one" in text
-        assert len(said["first"]) == 4
-        assert said["again"] == said["first"]
-        assert "one DistributedModel in this process, found a second" in said["second"]
-        assert 'expected trace_device "gpu" or "cpu", found \'tpu\'' in said["keyword"]
-        assert said["modes"][0] == "[True, True, True, True]"
-        assert said["modes"][1] == said["modes"][2] == "[False, False, False, False]"
-        assert said["modes"][3] == str(["torch.bfloat16"] * 4).replace("'", "")
-        assert said["modes"][4] == "[False, False, False, False]"
-        assert said["modes"][5] == "[True, True, True, True]"
-        assert said["modes"][7] == str(["torch.float32"] * 4).replace("'", "")
-        assert said["drops"][0] == said["drops"][1]
-        assert len(set(said["drops"][0])) == 4
+        assert len(report["first"]) == 4
+        assert report["again"] == report["first"]
+        assert "one DistributedModel in this process, found a second" in report["second"]
+        assert 'expected trace_device "gpu" or "cpu", found \'tpu\'' in report["keyword"]
+        assert report["modes"][0] == "[True, True, True, True]"
+        assert report["modes"][1] == report["modes"][2] == "[False, False, False, False]"
+        assert report["modes"][3] == str(["torch.bfloat16"] * 4).replace("'", "")
+        assert report["modes"][4] == "[False, False, False, False]"
+        assert report["modes"][5] == "[True, True, True, True]"
+        assert report["modes"][7] == str(["torch.float32"] * 4).replace("'", "")
+        assert report["drops"][0] == report["drops"][1]
+        assert len(set(report["drops"][0])) == 4
         # The script's own random numbers are the same everywhere, whatever the step drew where.
-        assert [said["next"], said["next but one"]] == [first["next"], first["next but one"]]
-        assert said["untraced"][0].endswith("ValueError: too early")
-        assert said["untraced"][1] == "no error"
-        assert said["hooked"] == [True]
-        assert said["assignment"] == {
+        assert [report["next"], report["next but one"]] == [first["next"], first["next but one"]]
+        assert report["untraced"][0].endswith("ValueError: too early")
+        assert report["untraced"][1] == "no error"
+        assert report["hooked"] == [True]
+        assert report["assignment"] == {
             "": 0,
             "first": 0,
             "second": 1,
@@ -81,15 +81,15 @@ def test_a_step_names_its_errors_and_the_next_one_works_until_a_rank_dies(tmp_pa
             "second.inner": 2,
             "second.inner.linear": 2,
         }
-        assert said["state"][0] == sorted(
+        assert report["state"][0] == sorted(
             ["seen", "first.weight", "first.bias"]
             + [f"second.{path}linear.{kind}" for path in ("", "inner.") for kind in ("weight", "bias")]
         )
-        assert said["state"][1]
-        assert said["restored"]
-        assert said["names"]
-        assert said["of the module"]
-        assert "with the unknown ['unknown']" in said["strict"]
+        assert report["state"][1]
+        assert report["restored"]
+        assert report["names"]
+        assert report["of the module"]
+        assert "with the unknown ['unknown']" in report["strict"]
     # The rank at fault says what happened there, the others who it was.
     assert "found 7 along axis 0 of argument x" in first["batch"]
     assert second["batch"].startswith("RemoteStepError: the step failed on rank 0: SMPError")
@@ -117,9 +117,9 @@ def test_a_step_names_its_errors_and_the_next_one_works_until_a_rank_dies(tmp_pa
 
 
 def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_alone(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_order.py", parameters={}, size=4, folder=tmp_path))
+    streams = ended(smp_ranks(PROGRAMS / "smp_order.py", parameters={}, size=4, folder=tmp_path))
 
-    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in streams]
     # 6 steps of 8 microbatches: partition 0 is called twice in each. Every pair met with the same microbatch.
     assert sorted(rank["met"] for rank in ranks) == [[48, 0.0], [48, 0.0], [96, 0.0], [96, 0.0]]
     first, second, third = ranks[0]["any order"]
@@ -147,18 +147,18 @@ def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_o
     ranks = smp_ranks(
         PROGRAMS / "smp_gradient_hops.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path
     )
-    found = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
+    reports = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
     for width in (8, 1024):  # Below and above the size from which tensors stay where they were made.
         for how, asks in ASKS.items():
-            said = [rank[f"{how}, {width}"] for rank in found]
-            assert max(each["error"] for each in said) <= 1e-6, (how, width)
-            assert said[0]["asked"] == asks, (how, width)
-            assert said[0]["finite"], (how, width)
-            seen, error = said[0]["seen"]
-            assert seen == (2 if how in ("hook", "hook on the node", "retained") else 0), (how, width)
+            case_reports = [rank[f"{how}, {width}"] for rank in reports]
+            assert max(report["error"] for report in case_reports) <= 1e-6, (how, width)
+            assert case_reports[0]["asked"] == asks, (how, width)
+            assert case_reports[0]["finite"], (how, width)
+            hook_calls, error = case_reports[0]["seen"]
+            assert hook_calls == (2 if how in ("hook", "hook on the node", "retained") else 0), (how, width)
             assert error <= 1e-5, (how, width)
-        failed = [rank[f"fails, {width}"]["failed"] for rank in found]
+        failed = [rank[f"fails, {width}"]["failed"] for rank in reports]
         assert failed[0].startswith("RemoteStepError: a backward pass failed on partition 2 (rank 2): KeyError: 'no gr")
         assert failed[2] == "KeyError: 'no gradient on partition 2'"
 
@@ -202,35 +202,35 @@ def test_results_go_from_module_to_module_and_a_step_that_does_something_else_is
     first, *others = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
 
     assert [rank.pop("late") for rank in (first, *others)] == [8] * 3
-    for case, said in first.items():
+    for case, report in first.items():
         how, _, _ = case.partition(",")
-        assert max(said["error"], *(rank[case]["error"] for rank in others)) <= 1e-9, case
-        assert said["asked"][0] == 16, case
+        assert max(report["error"], *(rank[case]["error"] for rank in others)) <= 1e-9, case
+        assert report["asked"][0] == 16, case
         if how in UNSEEN:
-            assert said["asked"][1:] == [4, 4], case
+            assert report["asked"][1:] == [4, 4], case
         if how in UNSEEN or how.startswith("always"):  # No module runs for nothing.
             assert [rank[case]["ran"] for rank in others] == [[12] * 3, [4] * 3], case
         if how == "always counts":  # A module that changes itself, and the one after it, run when they are called.
-            assert said["asked"][1:] == [16, 16], case
+            assert report["asked"][1:] == [16, 16], case
         if how == "once counts in a buffer":  # Begins to change itself.
-            assert said["asked"][2] > 4, case
+            assert report["asked"][2] > 4, case
 
 
 def test_a_rank_ends_the_backward_pass_of_one_microbatch_before_it_begins_the_next(tmp_path: Path) -> None:
     options = json.dumps({"pad_s": 0.04, "modules": 4})
     parameters = {"partitions": 2}
 
-    said = ended(
+    streams = ended(
         smp_ranks(PROGRAMS / "smp_bench.py", "backward_order", options, parameters=parameters, size=2, folder=tmp_path)
     )
 
-    assert json.loads(said[1][0]) == [number for number in range(4) for _ in range(4)]
+    assert json.loads(streams[1][0]) == [number for number in range(4) for _ in range(4)]
 
 
 def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_yielding.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
+    streams = ended(smp_ranks(PROGRAMS / "smp_yielding.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
 
-    gives_way, deterministic = json.loads(said[0][0].splitlines()[-1])
+    gives_way, deterministic = json.loads(streams[0][0].splitlines()[-1])
     first = ["one 0", "two 0", "second 0", "asks 0", "one 1", "two 1"]
     # The answer for microbatch 0 has come while "one" ran for microbatch 1.
     assert gives_way[:10] == [*first, "answered 0", "second 1", "asks 1", "answered 1"]
@@ -242,9 +242,9 @@ def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_
 
 
 def test_the_scripts_own_python_never_runs_in_two_threads_at_once(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_alone.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
+    streams = ended(smp_ranks(PROGRAMS / "smp_alone.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
 
-    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in streams]
     # 8 microbatches, of which each calls one module on every rank. Partition 0 counts twice more in the step function,
     # and three times each in the model's forward and in its hooks.
     assert ranks == [[[1, 8 * 9]] * 3, [[1, 8]] * 3, [[1, 8]] * 3]
@@ -253,12 +253,12 @@ def test_the_scripts_own_python_never_runs_in_two_threads_at_once(tmp_path: Path
 def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path) -> None:
     ranks = smp_ranks(PROGRAMS / "smp_exits.py", parameters={"partitions": 3}, size=3, folder=tmp_path)
     try:
-        streams = [each.communicate(timeout=300) for each in ranks]
+        streams = [rank.communicate(timeout=300) for rank in ranks]
     finally:
-        for each in ranks:
-            each.kill()
+        for rank in ranks:
+            rank.kill()
 
-    assert [each.returncode for each in ranks] == [1, 7, 1], streams
+    assert [rank.returncode for rank in ranks] == [1, 7, 1], streams
     for _, stderr in (streams[0], streams[2]):
         assert "PeerLost: Connection closed by peer: rank 1 (partition 1" in stderr
 
@@ -275,8 +275,8 @@ def test_a_rank_that_computes_when_another_one_dies_ends_soon_and_by_its_excepti
         _, stderr = ranks[computes].communicate(timeout=300)
         ranks[1 - computes].communicate(timeout=300)
     finally:
-        for each in ranks:
-            each.kill()
+        for rank in ranks:
+            rank.kill()
 
     assert [ranks[computes].returncode, ranks[1 - computes].returncode] == [1, 7], stderr
     assert f"PeerLost: Connection closed by peer: rank {1 - computes}" in stderr.strip().splitlines()[-1]

@@ -18,7 +18,7 @@ def group() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(
-    ("given", "units", "whole"),
+    ("limits", "units", "unsharded"),
     [
         ({"sdp_param_persistence_threshold": 0}, ["", "0", "1"], set()),
         ({"sdp_param_persistence_threshold": 0, "sdp_max_live_parameters": 200}, ["", "0", "0.0", "0.1", "1"], set()),
@@ -27,7 +27,7 @@ def group() -> Iterator[object]:
     ],
 )
 def test_a_unit_has_at_most_so_many_elements_and_small_parameters_stay_whole(
-    group: object, given: dict[str, float], units: list[str], whole: set[str]
+    group: object, limits: dict[str, float], units: list[str], unsharded: set[str]
 ) -> None:
     from torch.distributed.fsdp import FSDPModule
 
@@ -38,7 +38,7 @@ def test_a_unit_has_at_most_so_many_elements_and_small_parameters_stay_whole(
     linear = torch.nn.Linear
     model = torch.nn.Sequential(torch.nn.Sequential(linear(12, 12), linear(12, 12)), linear(12, 12))
 
-    shard(model, parameters.read({"partitions": 1, "ddp": True, **given}), group, torch.device("cpu"))
+    shard(model, parameters.read({"partitions": 1, "ddp": True, **limits}), group, torch.device("cpu"))
 
-    assert [path for path, each in model.named_modules() if isinstance(each, FSDPModule)] == units
-    assert {name for name, each in model.named_parameters() if not is_spread(each)} == whole
+    assert [path for path, module in model.named_modules() if isinstance(module, FSDPModule)] == units
+    assert {name for name, parameter in model.named_parameters() if not is_spread(parameter)} == unsharded

@@ -35,10 +35,10 @@ def takes(inputs: Any, labels: Any = None, *more: Any, scale: Any = None, **opti
     """A step function's signature."""
 
 
-def split(count: int, *args: Any, whole: Any = (), axes: Any = None, function: Any = takes, **kwargs: Any) -> Any:
+def split(count: int, *args: Any, unsplit: Any = (), axes: Any = None, function: Any = takes, **kwargs: Any) -> Any:
     from toolkit.rank.modelparallel.torch.step_outputs import Splitter
 
-    return Splitter(function, count, whole, axes or {}).split(args, kwargs)
+    return Splitter(function, count, unsplit, axes or {}).split(args, kwargs)
 
 
 def test_tensors_are_split_along_axis_0_at_any_depth_and_all_else_is_whole() -> None:
@@ -60,7 +60,7 @@ def test_tensors_are_split_along_axis_0_at_any_depth_and_all_else_is_whole() -> 
 def test_axes_and_whole_arguments_are_given_by_name() -> None:
     x = torch.arange(8).reshape(2, 4)
 
-    (_, second) = split(2, x, x, scale=x, whole=("labels",), axes={"inputs": 1, "scale": -1})
+    (_, second) = split(2, x, x, scale=x, unsplit=("labels",), axes={"inputs": 1, "scale": -1})
 
     (inputs, labels), named = second
     assert torch.equal(inputs, x[:, 2:])
@@ -76,7 +76,7 @@ def test_a_batch_that_the_microbatches_do_not_divide_is_an_error_with_names_and_
     with pytest.raises(SMPError, match=r"argument inputs\['x'\] to have axis 2"):
         split(2, {"x": torch.zeros(4, 4)}, axes={"inputs": 2})
     with pytest.raises(SMPError, match=r"name of an argument of one \(x\), found 'y'"):
-        split(2, torch.zeros(4), function=lambda_named_one(), whole=("y",))
+        split(2, torch.zeros(4), function=lambda_named_one(), unsplit=("y",))
     with pytest.raises(TypeError, match="missing a required argument"):
         split(2)
 
@@ -104,9 +104,9 @@ def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of
         for n in (1, 3)
     ]
 
-    found = merge_outputs(results)
+    outputs = merge_outputs(results)
 
-    loss = found["loss"]
+    loss = outputs["loss"]
     assert (loss.reduce_mean().item(), loss.reduce_sum().item(), sum(loss).item(), loss[-1].item()) == (2, 4, 4, 3)
     assert (loss.concat().tolist(), loss.merge().tolist(), len(loss), [x.item() for x in loss]) == (
         [1, 3],
@@ -114,19 +114,19 @@ def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of
         2,
         [1, 3],
     )
-    assert found["pair"].left.concat().shape == (4, 3)
-    assert found["pair"].left.stack().shape == (2, 2, 3)
-    assert found["pair"].right == [1, 3]
-    assert found["none"] == [None, None]
-    assert found["rows"] == [["a"], ["a"] * 3]
-    assert (found["mixed"][0].concat().tolist(), found["mixed"][1]) == ([1, 3], [1, 3])
-    text, batch = found["deep"]["text"]
+    assert outputs["pair"].left.concat().shape == (4, 3)
+    assert outputs["pair"].left.stack().shape == (2, 2, 3)
+    assert outputs["pair"].right == [1, 3]
+    assert outputs["none"] == [None, None]
+    assert outputs["rows"] == [["a"], ["a"] * 3]
+    assert (outputs["mixed"][0].concat().tolist(), outputs["mixed"][1]) == ([1, 3], [1, 3])
+    text, batch = outputs["deep"]["text"]
     assert (text, batch.ids[0].reduce_sum().item(), batch.name) == (["1", "3"], 4, ["b", "b"])
-    assert found["other"][1] is None and found["other"][0].item() == 1
+    assert outputs["other"][1] is None and outputs["other"][0].item() == 1
 
 
 @pytest.mark.parametrize(
-    ("results", "found"),
+    ("results", "outputs"),
     [
         ([1.5, 2.5], [1.5, 2.5]),
         ([(1, "a"), (2, "b")], ([1, 2], ["a", "b"])),
@@ -139,10 +139,10 @@ def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of
         ([{1}, {2}], [{1}, {2}]),
     ],
 )
-def test_results_without_tensors_are_lists_of_one_value_for_each_microbatch(results: list[Any], found: Any) -> None:
+def test_results_without_tensors_are_lists_of_one_value_for_each_microbatch(results: list[Any], outputs: Any) -> None:
     from toolkit.rank.modelparallel.torch.step_outputs import merge_outputs
 
-    assert merge_outputs(results) == found
+    assert merge_outputs(results) == outputs
 
 
 def test_step_outputs_without_tensors_say_so() -> None:

@@ -32,13 +32,13 @@ def sent(value: Any) -> Any:
 def test_tensors_arrive_at_any_depth_of_any_object() -> None:
     x = torch.arange(6.0).reshape(2, 3)
 
-    found = sent(([x, None], {"pair": Pair(x.t(), "text"), "cache": Cache([x[:, 1]])}))
+    received = sent(([x, None], {"pair": Pair(x.t(), "text"), "cache": Cache([x[:, 1]])}))
 
-    assert torch.equal(found[0][0], x)
-    assert found[0][1] is None
-    assert torch.equal(found[1]["pair"].left, x.t())
-    assert found[1]["pair"].right == "text"
-    assert torch.equal(found[1]["cache"].keys[0], torch.tensor([1.0, 4.0]))
+    assert torch.equal(received[0][0], x)
+    assert received[0][1] is None
+    assert torch.equal(received[1]["pair"].left, x.t())
+    assert received[1]["pair"].right == "text"
+    assert torch.equal(received[1]["cache"].keys[0], torch.tensor([1.0, 4.0]))
 
 
 def test_every_type_arrives_bit_for_bit() -> None:
@@ -47,10 +47,10 @@ def test_every_type_arrives_bit_for_bit() -> None:
     for dtype in wire.DTYPES:
         bits = torch.randint(0, 2 if dtype is torch.bool else 256, (2, 3, 16), dtype=torch.uint8)
         value = bits.view(dtype) if dtype is not torch.bool else bits.bool()
-        found = sent(value)
-        assert found.dtype is dtype
-        assert found.shape == value.shape
-        assert torch.equal(found.view(torch.uint8), value.view(torch.uint8))
+        received = sent(value)
+        assert received.dtype is dtype
+        assert received.shape == value.shape
+        assert torch.equal(received.view(torch.uint8), value.view(torch.uint8))
     assert sent(torch.empty(0, 4)).shape == (0, 4)
     assert sent(torch.tensor(2.5)).item() == 2.5
     assert torch.equal(sent(torch.tensor([1 + 2j]).conj()), torch.tensor([1 - 2j]))

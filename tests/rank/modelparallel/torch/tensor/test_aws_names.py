@@ -25,13 +25,13 @@ def test_a_model_has_the_library_s_names_beside_its_own_and_they_are_in_no_state
     layer = made("GPTNeoXLayer", attention=nn.Linear(2, 2), mlp=nn.Linear(2, 2))
     inner = made("GPTNeoXModel", layers=nn.ModuleList([layer]))
     model = made("GPTNeoXForCausalLM", gpt_neox=inner)
-    before = list(model.state_dict())
+    old_state = list(model.state_dict())
 
     aws_names.add(model.modules())
 
     assert model.transformer.seq_layers is inner.layers
     assert layer.output is layer.mlp
-    assert list(model.state_dict()) == before
+    assert list(model.state_dict()) == old_state
     assert [name for name, _ in model.named_modules()] == [
         "",
         "gpt_neox",
@@ -45,11 +45,11 @@ def test_a_model_has_the_library_s_names_beside_its_own_and_they_are_in_no_state
 
 
 def test_a_name_that_the_model_has_itself_stays_and_other_classes_get_none() -> None:
-    own = made("GPT2Block", attn=nn.Linear(2, 2), attention=nn.Linear(3, 3), mlp=nn.Linear(2, 2))
+    child = made("GPT2Block", attn=nn.Linear(2, 2), attention=nn.Linear(3, 3), mlp=nn.Linear(2, 2))
     other = made("Block", attn=nn.Linear(2, 2))
 
-    aws_names.add([own, other])
+    aws_names.add([child, other])
 
-    assert own.attention is own._modules["attention"]
-    assert own.output is own.mlp
+    assert child.attention is child._modules["attention"]
+    assert child.output is child.mlp
     assert not hasattr(other, "attention")

@@ -37,12 +37,12 @@ class Model(nn.Module):
 
 def test_the_model_around_a_module_gives_its_values_and_reset_parameters_what_the_model_does_not_know() -> None:
     inner: Any = Model()
-    whole = nn.ModuleDict({"inner": inner})
+    model = nn.ModuleDict({"inner": inner})
     first, second = inner.block
     second.weight.data.fill_(torch.nan)
 
     for path, module in (("inner.block.0", first), ("inner.block.1", second)):
-        owner = delayed._owner(whole, path)
+        owner = delayed._owner(model, path)
         assert owner is inner
         delayed._reset(owner, path, module, list(module.parameters()))
 

@@ -44,5 +44,5 @@ def test_tensor_parallel_models_train_as_one_process_and_resume_at_other_degrees
         assert rank["modules"] == ["DistributedEmbedding", "DistributedLinear"]
         assert rank["fused_softmax"] is False
         first, second = number - number % 2, number - number % 2 + 1
-        for expected, found in zip(REFUSED, rank["refused"], strict=True):
-            assert expected.replace("FIRST", str(first)).replace("SECOND", str(second)) in found, found
+        for expected, message in zip(REFUSED, rank["refused"], strict=True):
+            assert expected.replace("FIRST", str(first)).replace("SECOND", str(second)) in message, message

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from toolkit import exit_codes
 
@@ -136,3 +137,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def _bare(word: str) -> str:
     return word.lower().replace("_", "-").lstrip("-")
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Fail: no case handles *value*. mypy finds such a case before (typing.assert_never of Python 3.11 and later)."""
+    raise AssertionError(f"no case handles {value!r}")

@@ -89,7 +89,7 @@ def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], wai
         else:
             actions += protocol.heard(message, now_s)
         actions += protocol.tick(now_s, now_ns)
-        assert protocol.next_s(now_s) <= 3600
+        assert protocol.due_in_s(now_s) <= 3600
     for action in actions:
         if isinstance(action, Send):
             assert len(encode(action.message)) < 1 << 18

@@ -18,7 +18,7 @@ CROSSED = ("job", "train")
 DECIDES = {
     *("stop", "stopped", "stopping", "stopped_by", "stopped_here", "insisted", "last_stop"),
     *("state", "cause", "over", "settled", "job_ended", "peer_failed", "leader_done", "may_start", "launcher_first"),
-    *("all_rested", "all_ranks_ended", "stays", "aborts", "left", "saving", "waiting_to_stop", "deadline_s"),
+    *("all_rested", "all_ranks_ended", "stays", "aborts", "unfinalized", "saving", "waiting_to_stop", "deadline_s"),
     *("ranks_end_s", "left_ends_s", "abort_ends_s", "late_s"),
 }
 
@@ -54,11 +54,11 @@ def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_host
     for union in (messages.Up, messages.Down, protocol.Action, events.Heard, events.Event):
         assert events.Stop in typing.get_args(union)
     for module, name in (
-        ("toolkit.train.supervise.supervisor", "Supervisor.carry_out"),
-        ("toolkit.train.supervise.link", "Others.stop"),
+        ("toolkit.train.supervise.stop_actions", "TellStop"),
+        ("toolkit.train.supervise.link", "Link.stop"),
         ("toolkit.train.coordinator", "Coordinator.stop"),
         ("toolkit.train.peers.leader", "Leader._on_stop"),
-        ("toolkit.train.supervise.stop_machine", "StopMachine._on_stop"),
+        ("toolkit.train.supervise.stop_job", "JobState.note_stop"),
     ):
         found = importlib.import_module(module)
         for part in name.split("."):
@@ -75,7 +75,7 @@ def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None
         if file.name not in MACHINE and (kept := attributes(file) & DECIDES)
     }
 
-    # StopRequests, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
+    # StopSignals, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
     # stop that comes before there is anything to stop.
     assert found == {"signals.py": {"insisted", "stop"}}
 
@@ -101,7 +101,7 @@ def test_only_the_machine_makes_and_feeds_its_knowledge_of_the_job() -> None:
     users = {
         file.name
         for file in (TOOLKIT / "train/supervise").glob("*.py")
-        if re.search(r"\bJobState\(|\.job\.(on|stopped)\(", file.read_text(encoding="utf-8"))
+        if re.search(r"\bJobState\(|\.job\.(note|note_stop)\(", file.read_text(encoding="utf-8"))
     }
 
     assert users == {"stop_machine.py"}

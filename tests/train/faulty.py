@@ -11,8 +11,9 @@ from toolkit.train.attempts import Attempts
 from toolkit.train.coordinator import Coordinator
 from toolkit.train.line_monitors import LineMonitors
 from toolkit.train.platforms import kubernetes, report
-from toolkit.train.supervise import phase_run
+from toolkit.train.supervise import effects
 from toolkit.train.supervise.console import Outlets
+from toolkit.train.supervise.hang_reports import HangReports
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.verdict import cause
 
@@ -23,8 +24,8 @@ def _fail(*_: Any, **__: Any) -> NoReturn:
 
 # Every step between the end of the script and the end of `train`, in their order: (where it is looked up, its name).
 STEPS: dict[str, tuple[Any, str]] = {
-    "name what outlived the script": (phase_run, "command_name"),
-    "collect the stacks": (phase_run.Running, "_on_stacks"),
+    "name what outlived the script": (effects, "command_name"),
+    "collect the stacks": (HangReports, "_collect"),
     "close the ranks' files": (Processes, "close_files"),
     "read the cause": (cause, "_cause_of"),
     "read whose fault it was": (cause, "_account"),

@@ -38,7 +38,7 @@ FINGERPRINT = 1024
 
 
 class Coordinator:
-    """What this host tells the other hosts and hears from them (supervise.others.Others), to the verdict at the end."""
+    """What this host tells the other hosts and hears from them (supervise.others.Link), to the verdict at the end."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class Coordinator:
         elif isinstance(event, JobEnded) and self._link.verdict is not None:
             self._name(self._link.verdict)
 
-    def rest_s(self) -> float:
-        return self._link.rest_s()
+    def due_in_s(self) -> float:
+        return self._link.due_in_s()
 
     def ready(self) -> None:
         self._link.tell(messages.Ready())
@@ -132,8 +132,8 @@ class Coordinator:
             ours = self._job.settings
             self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
 
-    def left(self, ended: Exit, ranks_left: int) -> None:
-        found = early.first(self._job.cluster.current, (ended,))
+    def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None:
+        found = early.first(self._job.cluster.current, (exit,))
         if found is not None:
             self._link.tell(messages.Left(early=found, ranks_left=ranks_left))
 
@@ -180,7 +180,7 @@ class Coordinator:
             report = msgspec.structs.replace(report, said=self._log.mask(abort.text)[:SAID], said_of=abort.rank)
         self._link.tell(messages.OwnFailure(report=report if found or report.early or report.said else None))
 
-    def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
+    def finish_job(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
         outcome in its light, or what begins another attempt."""
         self._tell_steps(last=True)

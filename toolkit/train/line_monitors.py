@@ -35,7 +35,7 @@ STEP_METRICS = ("step", "step_time")
 class LineMonitors:
     """The line monitors of one host.
 
-    `ruled`: why a log rule ends the job, None if none does (supervise.others.Rules). `steps`: the progress of this
+    `ruled`: why a log rule ends the job, None if none does (supervise.others.LogRules). `steps`: the progress of this
     attempt according to the samples.
     """
 
@@ -53,7 +53,7 @@ class LineMonitors:
 
     @property
     def stop_rule(self) -> str:
-        """The profiler rule that stops the job; "" while none does (supervise.others.Rules)."""
+        """The profiler rule that stops the job; "" while none does (supervise.others.LogRules)."""
         return "" if self._monitored is None else self._monitored.stop_rule
 
     def read_rules(self) -> None:
@@ -86,7 +86,7 @@ class LineMonitors:
         self.steps = Steps()
         if self._step_times is not None:
             self._tickers.append(lambda now_s: [] if self._step_times is None else self._step_times.look(now_s))
-            self._nexts.append(lambda now_s: None if self._step_times is None else self._step_times.rest_s(now_s))
+            self._nexts.append(lambda now_s: None if self._step_times is None else self._step_times.due_in_s(now_s))
         if self._job.spec.metric_definitions:
             self._add_metrics(warns=not again)
         if self._rules:
@@ -123,19 +123,19 @@ class LineMonitors:
 
         return see
 
-    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+    def note_rank(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
         if self._monitored is not None:
             self._monitored.started(rank, local_rank, pid)
         if self._step_times is not None:
             self._step_times.started(rank, pid)
 
-    def rest_s(self) -> float | None:
+    def due_in_s(self) -> float | None:
         """Return the seconds until `tick` is due, None if the rules depend only on lines."""
         now_s = time.monotonic()
         waits = [wait for each in self._nexts if (wait := each(now_s)) is not None]
         if self._monitored is not None:
-            waits.append(self._monitored.rest_s(now_s))
+            waits.append(self._monitored.due_in_s(now_s))
         return min(waits, default=None)
 
     def tick(self) -> None:

@@ -101,13 +101,13 @@ class Monitored:
         except OSError:
             pass  # A full disk: the monitor measures the host without this rank.
 
-    def rest_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until `look` is due."""
         return max(self._looked_s + EVERY_S - now_s, 0.0)
 
     def look(self, now_s: float) -> None:
         """Log what the monitor has found since the last look, a line each, if a look is due."""
-        if self.rest_s(now_s) > 0:
+        if self.due_in_s(now_s) > 0:
             return
         self._looked_s = now_s
         self.last_look()

@@ -12,6 +12,7 @@ from toolkit.job.plan import Locked, Phase, Plan
 from toolkit.log import Log
 from toolkit.train.source import codeartifact, packages
 from toolkit.train.source import install as source
+from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.supervisor import Supervisor
 
 
@@ -29,8 +30,8 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
             installing = _from_repository(repository, installing, log)
     # The file is not removed: another train may wait for its lock, and a third would then lock a new file.
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
-    with supervisor.pulse.doing("installing"):
-        ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
+    with supervisor.liveness.doing("installing"):
+        ended = run_phase(supervisor, msgspec.structs.replace(installing, needs=(lock,)))
     if ended is None:
         log.info("requirements are already installed in this container: skipped")
     elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:

@@ -67,14 +67,14 @@ class StepTimes:
         self._kept.samples(samples)
         return []
 
-    def rest_s(self, now_s: float) -> float | None:
+    def due_in_s(self, now_s: float) -> float | None:
         """Return the seconds until `look` is due, None if heartbeats are not used."""
         return None if self._by_metric else max(self._looked_s + EVERY_S - now_s, 0.0)
 
     def look(self, now_s: float) -> list[RuleEvent]:
         """Read this host's heartbeats if that is due; return what they show, if ranks are compared here."""
         found: list[RuleEvent] = []
-        if self.rest_s(now_s) != 0.0:
+        if self.due_in_s(now_s) != 0.0:
             return found
         self._looked_s = now_s
         for rank, pid in self._pids.items():

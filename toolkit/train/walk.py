@@ -33,6 +33,7 @@ from toolkit.train.probe import look
 from toolkit.train.services import beside
 from toolkit.train.source import classify, fetch
 from toolkit.train.supervise.console import Outlets
+from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.signals import Interrupted, Signals
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 from toolkit.train.supervise.supervisor import Supervisor
@@ -199,7 +200,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     run_folder = run.plain
     job = msgspec.structs.replace(job, folders=msgspec.structs.replace(job.folders, scratch=run.scratch))
     memory = OomWatch()
-    others = None
+    coordinator = None
     closing: list[tuple[str, Callable[[], None]]] = [("the run's folder", run.close)]
     try:
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
@@ -211,8 +212,8 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
                 from toolkit.train.coordinator import Coordinator
 
                 own_text = partial(_with_own_text, job, run_folder)
-                others = Coordinator(job, log, memory, step_times, own_text, _slow_ranks(job, run_folder, log))
-                closing.append(("the link to the other hosts", others.close))
+                coordinator = Coordinator(job, log, memory, step_times, own_text, _slow_ranks(job, run_folder, log))
+                closing.append(("the link to the other hosts", coordinator.close))
         closing.append(("metrics and log rules", line_monitors.close))
         if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
             log.warning(
@@ -226,7 +227,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
             alone=len(job.cluster.hosts) == 1,
-            others=others,
+            link=coordinator,
             hang=hangs.settings(job, run_folder),
             rules=line_monitors,
             once_running=partial(outcomes.import_for_the_end, log),
@@ -234,7 +235,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
         attempts = Attempts(job, run_folder, line_monitors, log)
         closing.append(("the job's port", attempts.rendezvous.close))
-        outcome = _attempts(job, supervisor, attempts, memory, others, log)
+        outcome = _attempts(job, supervisor, attempts, memory, coordinator, log)
         return _with_uploads(job, outcome, supervisor, log)
     finally:
         for what, close in reversed(closing):
@@ -252,12 +253,12 @@ def _with_uploads(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) 
 
 
 def _attempts(
-    job: Job, supervisor: Supervisor, attempts: Attempts, memory: OomWatch, others: "Coordinator | None", log: Log
+    job: Job, supervisor: Supervisor, attempts: Attempts, memory: OomWatch, coordinator: "Coordinator | None", log: Log
 ) -> Outcome:
     """Run the script, and restart it as long as its failures are worth it (docs/restart.md); return the outcome."""
     phase, outcome = _first(job, supervisor, attempts, memory, log)
     while True:
-        decide = partial(_decided, supervisor, attempts, others, outcome)
+        decide = partial(_decided, supervisor, attempts, coordinator, outcome)
         decided = log.attempt("it could not be decided how the job continues", decide, outcome)
         if isinstance(decided, Outcome):
             if job.spec.plugin is not None:
@@ -274,11 +275,11 @@ def _attempts(
 
 
 def _decided(
-    supervisor: Supervisor, attempts: Attempts, others: "Coordinator | None", outcome: Outcome
+    supervisor: Supervisor, attempts: Attempts, coordinator: "Coordinator | None", outcome: Outcome
 ) -> Outcome | Restart:
     """Return the job's outcome for this host, whose own end is *outcome*, or the restart for another attempt."""
-    if others is not None:
-        return others.settle(supervisor, outcome, attempts.steps())
+    if coordinator is not None:
+        return coordinator.finish_job(supervisor, outcome, attempts.steps())
     return attempts.alone(outcome, stopped_by=supervisor.stopped_by)
 
 
@@ -363,7 +364,7 @@ def _attempt(
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(each, supervisor.run_folder) for each in services)
         traces = Traces(job)
-        ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
+        ended = run_phase(supervisor, msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         traces.say_if_none(log)
         ended = msgspec.structs.replace(ended, memory=memory(), attempt=attempts.number)

@@ -187,13 +187,13 @@ class Job:
         if host.inbox:
             return max(host.paused_until_s, self.now_s)
         asked_s = self.now_s if host.starts_s == 0 else max(self.began_s + host.starts_s, self.now_s)
-        return max(asked_s + host.protocol.next_s(self.now_s), host.paused_until_s)
+        return max(asked_s + host.protocol.due_in_s(self.now_s), host.paused_until_s)
 
     def _serve(self, host: Host) -> None:
         inbox, host.inbox = host.inbox, []
         for come in inbox:
             self._do(host, come())
-        if host.protocol.next_s(self.now_s) <= 0:
+        if host.protocol.due_in_s(self.now_s) <= 0:
             self._do(host, host.protocol.tick(self.now_s, self.ns(self.now_s)))
 
     def _do(self, host: Host, actions: Sequence[Action]) -> None:

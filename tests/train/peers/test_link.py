@@ -564,7 +564,7 @@ def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_p
 
         assert follower.verdict is not None
         assert follower.verdict.cause.text == (
-            "host algo-1 vanished: its connection broke and was not made again: something takes connections at"
+            "host algo-1 vanished: its connection was lost and not re-established: something takes connections at"
             f" 127.0.0.1 port {between.where[1]} and does not answer as the leader"
         )
 
@@ -887,8 +887,8 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
         together.until(lambda: together.leader.finished)
         together.turn(0)
 
-        assert follower.rest_s() > 0.1
-        assert together.leader.rest_s() > 0.1
+        assert follower.due_in_s() > 0.1
+        assert together.leader.due_in_s() > 0.1
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["while the job runs", "before its start"])

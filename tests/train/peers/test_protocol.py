@@ -566,7 +566,7 @@ def test_a_host_whose_train_is_killed_is_seen_within_two_seconds(count: int) -> 
     assert job.verdicts == {(job.names[-1], 75)}
     assert all(host.left_s < 6.2 for host in job.hosts.values() if host.alive)
     assert job.leader.verdict is not None
-    assert "its connection broke and was not made again" in job.leader.verdict.cause.text
+    assert "its connection was lost and not re-established" in job.leader.verdict.cause.text
 
 
 @pytest.mark.parametrize("count", SIZES)

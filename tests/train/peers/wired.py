@@ -68,7 +68,7 @@ class Party:
         poll = select.poll()
         for link in self.links:
             poll.register(link.fd, select.POLLIN)
-        poll.poll(min([wait_s, *(link.rest_s() for link in self.links)]) * 1000)
+        poll.poll(min([wait_s, *(link.due_in_s() for link in self.links)]) * 1000)
         for link in self.links:
             link.serve()
             self.done[link] += link.take()

@@ -16,6 +16,7 @@ from toolkit.job.outcome import Ended, Exit, Ruled
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.log import Log
 from toolkit.train.supervise.console import Console
+from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.signals import Signals
 from toolkit.train.supervise.supervisor import Supervisor
 
@@ -41,10 +42,10 @@ class FileRules:
         self.ruled: Ruled | None = None
         self.stop_rule = ""
 
-    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+    def note_rank(self, rank: int, local_rank: int | None, pid: int) -> None:
         pass
 
-    def rest_s(self) -> float:
+    def due_in_s(self) -> float:
         return 0.0
 
     def tick(self) -> None:
@@ -80,7 +81,7 @@ class FailingPeer:
     def answer(self, so_far: Ended) -> None:
         (self._folder / "answer.json").write_bytes(msgspec.json.encode(so_far))
 
-    def rest_s(self) -> float:
+    def due_in_s(self) -> float:
         return 1.0
 
     def ready(self) -> None: ...
@@ -89,7 +90,7 @@ class FailingPeer:
     def idle(self, seconds: float) -> None: ...
     def propose(self, step: int) -> None: ...
     def ranks_ended(self) -> None: ...
-    def left(self, ended: Exit, ranks_left: int) -> None: ...
+    def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None: ...
     def rank_done(self, process: str) -> None: ...
     def failing(self, so_far: Ended) -> None: ...
     def leader_done(self) -> None: ...
@@ -132,7 +133,7 @@ def main(folder: Path) -> None:
             marker=f"TEST_RUN={os.getpid()}",
             python=sys.executable,
             alone=not wanted.peer_fails,
-            others=FailingPeer(folder) if wanted.peer_fails else None,
+            link=FailingPeer(folder) if wanted.peer_fails else None,
             rules=FileRules(folder / "found", wanted.rule) if wanted.rule else None,
             once_running=(folder / "running").touch,
         )
@@ -142,7 +143,7 @@ def main(folder: Path) -> None:
         phase = Phase(name="train", main=spec("script", wanted.script, rank=0), services=services)
         phase = msgspec.structs.replace(phase, together=bool(wanted.rule))
         try:
-            (folder / "ended.json").write_bytes(msgspec.json.encode(supervisor.run(phase)))
+            (folder / "ended.json").write_bytes(msgspec.json.encode(run_phase(supervisor, phase)))
         except Exception as error:
             (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
         finally:

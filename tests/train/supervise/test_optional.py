@@ -13,6 +13,7 @@ from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.log import Log
 from toolkit.supervise.console import Console
 from toolkit.supervise.loop import Supervisor
+from toolkit.supervise.phases import run_phase
 from toolkit.supervise.signals import Signals
 
 folder, optional, service = Path(sys.argv[1]), sys.argv[2] == "optional", sys.argv[3:]
@@ -35,7 +36,8 @@ with Signals(last=True) as signals:
     )
     log.say_through(console.stderr.say, supervisor.finish)
     main = spec("script", (shell, "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; echo done"), rank=0)
-    ended = supervisor.run(Phase(name="train", main=main, services=(spec("beside", service, optional=optional),)))
+    services = (spec("beside", service, optional=optional),)
+    ended = run_phase(supervisor, Phase(name="train", main=main, services=services))
     log.flush()
     assert ended is not None
     sys.exit(0 if [(end.process, end.code) for end in ended.exits] == [("script", 0)] else 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.train.supervise.console import Console, Outlets
-from toolkit.train.supervise.poll_loop import Flow
+from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.relay import Stream
 
 BLOCK = b"x" * 1023 + b"\n"
@@ -16,7 +16,7 @@ WITHIN_S = 60.0
 
 
 class Pipes:
-    """A console of two pipes, and the flow of a process that writes to both."""
+    """A console of two pipes, and the poll_loop of a process that writes to both."""
 
     def __init__(self, folder: Path) -> None:
         self.out_end, out = os.pipe()
@@ -30,10 +30,10 @@ class Pipes:
             note=lambda text: None,
             outlets=Outlets(out, err),
         )
-        self.flow = Flow(self.console)
+        self.poll_loop = PollLoop(self.console)
         (out_of_it, self.stdout), (err_of_it, self.stderr) = os.pipe(), os.pipe()
-        self.flow.add(Stream(out_of_it, self.console.stdout, way="alone"))
-        self.flow.add(Stream(err_of_it, self.console.stderr, way="alone"))
+        self.poll_loop.add(Stream(out_of_it, self.console.stdout, way="alone"))
+        self.poll_loop.add(Stream(err_of_it, self.console.stderr, way="alone"))
         for fd in (self.stdout, self.stderr, self.out_end, self.err_end):
             os.set_blocking(fd, False)
         self.ours = [self.out_end, self.err_end, out, err, self.stdout, self.stderr]
@@ -46,7 +46,7 @@ class Pipes:
                 written += os.write(self.stdout, BLOCK)
                 idle = 0
             except BlockingIOError:
-                self.flow.step(0.0)
+                self.poll_loop.step(0.0)
                 idle += 1
         assert idle == 20, "the loop took every byte, and a console that nobody reads grows without limit"
         return written
@@ -76,7 +76,7 @@ def test_a_full_stdout_does_not_hold_back_stderr(pipes: Pipes) -> None:
 
     found, ends_s = b"", time.monotonic() + WITHIN_S
     while not found and time.monotonic() < ends_s:
-        pipes.flow.step(0.1)
+        pipes.poll_loop.step(0.1)
         found = taken(pipes.err_end)
 
     assert found == b"it failed\n"
@@ -89,11 +89,11 @@ def test_what_waited_for_a_full_console_arrives_whole_once_it_is_read(pipes: Pip
 
     arrived, ends_s = b"", time.monotonic() + WITHIN_S
     while len(arrived) < written and time.monotonic() < ends_s:
-        pipes.flow.step(0.0)
+        pipes.poll_loop.step(0.0)
         arrived += taken(pipes.out_end)
 
     assert arrived == BLOCK * (written // len(BLOCK)) and len(arrived) == written
-    assert pipes.flow.drained
+    assert pipes.poll_loop.drained
 
 
 def test_a_descriptor_may_be_unwatched_by_the_handler_of_another_one(pipes: Pipes) -> None:
@@ -103,14 +103,14 @@ def test_a_descriptor_may_be_unwatched_by_the_handler_of_another_one(pipes: Pipe
 
     def hear(fd: int, silenced: int) -> None:
         heard.append(fd)
-        pipes.flow.unwatch(silenced)
+        pipes.poll_loop.unwatch(silenced)
 
-    pipes.flow.watch(one, lambda: hear(one, other))
-    pipes.flow.watch(other, lambda: hear(other, one))
+    pipes.poll_loop.watch(one, lambda: hear(one, other))
+    pipes.poll_loop.watch(other, lambda: hear(other, one))
     os.write(into_one, b"!")
     os.write(into_other, b"!")
     for _ in range(3):
-        pipes.flow.step(0.0)
+        pipes.poll_loop.step(0.0)
 
     assert len(set(heard)) == 1
 
@@ -120,7 +120,7 @@ def test_a_line_whose_rest_waits_in_the_pipe_of_a_full_console_is_not_shown_in_p
     pipes.console.stdout.states_s = 0.05
     out_of_it, stdout = os.pipe()
     pipes.ours.append(stdout)
-    pipes.flow.add(Stream(out_of_it, pipes.console.stdout, way="shared", prefix=b"[rank 0] "))
+    pipes.poll_loop.add(Stream(out_of_it, pipes.console.stdout, way="shared", prefix=b"[rank 0] "))
     os.set_blocking(stdout, False)
     line, written, ends_s, idle = b"x" * 999 + b"\n", 0, time.monotonic() + WITHIN_S, 0
     while idle < 20 and time.monotonic() < ends_s:
@@ -128,13 +128,13 @@ def test_a_line_whose_rest_waits_in_the_pipe_of_a_full_console_is_not_shown_in_p
             written += os.write(stdout, line)
             idle = 0
         except BlockingIOError:
-            pipes.flow.step(0.02)
+            pipes.poll_loop.step(0.02)
             idle += 1
     os.close(stdout)
     arrived = b""
     while not arrived.endswith(b"\n") or arrived.count(b"\n") < written // len(line):
         assert time.monotonic() < ends_s
-        pipes.flow.step(0.0)
+        pipes.poll_loop.step(0.0)
         arrived += taken(pipes.out_end)
 
     assert set(arrived.splitlines()) == {b"[rank 0] " + b"x" * 999}

@@ -90,9 +90,9 @@ def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
         os._exit(7)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)
-    process.started(pid)
+    process.note_start(pid)
 
-    process.tell()
+    process.note_signal()
 
     _, status = os.waitpid(pid, 0)
     assert (process.exit(status, 100, None).code, process.exit(status, 100, None).signalled) == (7, False)

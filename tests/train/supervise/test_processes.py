@@ -15,20 +15,21 @@ from toolkit.train.supervise import children, kernel
 from toolkit.train.supervise.console import Console, Outlets
 from toolkit.train.supervise.guardian import Guardian
 from toolkit.train.supervise.limits import raise_open_files
-from toolkit.train.supervise.link import Rules
-from toolkit.train.supervise.poll_loop import Flow
+from toolkit.train.supervise.link import LogRules
+from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.processes import Processes
+from toolkit.train.supervise.supervisor import Supervisor
 
 WITHIN_S = 60.0
 # The shell says that it has started another process, and both stay.
 TWO = ("/bin/sh", "-c", "sleep 1000 & echo started; wait")
 
 
-class Home:
-    """The part of the supervisor that starting processes needs."""
+class Starter(Supervisor):
+    """A supervisor with what starting processes needs, and without signals."""
 
     guardian: Guardian | None = None
-    rules: Rules | None = None
+    rules: LogRules | None = None
 
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
@@ -43,7 +44,7 @@ class Home:
             note=self.said.append,
             outlets=Outlets(self.out, self.out),
         )
-        self.flow = Flow(self.console)
+        self.poll_loop = PollLoop(self.console)
         self.log = Log()
         self.log.say_through(lambda line: self.said.append(line.decode()))
         self.run_folder = folder
@@ -53,7 +54,7 @@ class Home:
         self._phases: list[Processes] = []
 
     def phase(self, main: ProcessSpec) -> Processes:
-        self._phases.append(Processes(self, Phase(name="train", main=main), self.flow, self.said.append))
+        self._phases.append(Processes(self, Phase(name="train", main=main), self.poll_loop, self.said.append))
         return self._phases[-1]
 
     def shown(self) -> bytes:
@@ -66,7 +67,7 @@ class Home:
         """Relay output until *text* has come; return all that came."""
         found, ends_s = b"", time.monotonic() + WITHIN_S
         while text not in found and time.monotonic() < ends_s:
-            self.flow.step(0.05)
+            self.poll_loop.step(0.05)
             found += self.shown()
         assert text in found
         return found
@@ -75,14 +76,14 @@ class Home:
         for pid in {pid for phase in self._phases for pid in phase.living}:
             children.send_all({pid, *kernel.descendants(pid)}, 9)
             os.waitpid(pid, 0)
-        self.flow.end()
+        self.poll_loop.end()
         os.close(self.end)
         os.close(self.out)
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    made = Home(tmp_path)
+def home(tmp_path: Path) -> Iterator[Starter]:
+    made = Starter(tmp_path)
     yield made
     made.close()
 
@@ -106,7 +107,9 @@ def gone(pids: set[int]) -> bool:
     return True
 
 
-def test_a_program_that_cannot_be_started_is_the_users_error_and_leaves_no_descriptor_open(home: Home) -> None:
+def test_a_program_that_cannot_be_started_is_the_users_error_and_leaves_no_descriptor_open(
+    home: Starter,
+) -> None:
     phase = home.phase(spec("script", "/no/such/program"))
     before = open_descriptors()
 
@@ -117,7 +120,9 @@ def test_a_program_that_cannot_be_started_is_the_users_error_and_leaves_no_descr
     assert not phase.living and not phase.streams
 
 
-def test_an_optional_service_that_cannot_be_started_is_a_warning_and_a_needed_one_an_error(home: Home) -> None:
+def test_an_optional_service_that_cannot_be_started_is_a_warning_and_a_needed_one_an_error(
+    home: Starter,
+) -> None:
     phase = home.phase(spec("script", *TWO))
 
     phase.start_service(spec("monitor", "/no/such/monitor", optional=True))
@@ -128,7 +133,7 @@ def test_an_optional_service_that_cannot_be_started_is_a_warning_and_a_needed_on
     assert not phase.living
 
 
-def test_a_service_is_none_of_the_processes_that_the_phase_waits_for(home: Home) -> None:
+def test_a_service_is_none_of_the_processes_that_the_phase_waits_for(home: Starter) -> None:
     phase = home.phase(spec("script", *TWO))
     phase.start_service(spec("server", *TWO))
     phase.start_main()
@@ -139,7 +144,7 @@ def test_a_service_is_none_of_the_processes_that_the_phase_waits_for(home: Home)
     assert phase.ranks == []
 
 
-def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Home) -> None:
+def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Starter) -> None:
     phase = home.phase(spec("mpirun", *TWO))
     phase.start_service(spec("server", "/bin/sh", "-c", "exec sleep 1000"))
     phase.start_main()
@@ -147,7 +152,7 @@ def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Home) -
     (main,), (server,) = phase.main, phase.services
     below = kernel.descendants(main.pid)
 
-    killed = phase.kill_main(heard=True)
+    killed = phase.kill_main(is_relayed=True)
 
     assert killed >= {main.pid, *below} and below and server.pid not in killed
     assert gone({main.pid, *below})
@@ -155,7 +160,7 @@ def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Home) -
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(home: Home, heard: bool) -> None:
+def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(home: Starter, heard: bool) -> None:
     speaks = (
         "echo started; while [ ! -e said ]; do sleep 0.02; done; echo rank 1 was killed; touch done; exec sleep 1000"
     )
@@ -168,8 +173,8 @@ def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(ho
     while not (home.run_folder / "done").exists() and time.monotonic() < ends_s:
         time.sleep(0.01)
 
-    killed = phase.kill_main(heard=heard)
+    killed = phase.kill_main(is_relayed=heard)
     assert gone(killed)
-    home.flow.drain()
+    home.poll_loop.drain()
 
     assert home.shown() == (b"rank 1 was killed\n" if heard else b"")

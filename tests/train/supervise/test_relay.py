@@ -78,10 +78,10 @@ def test_an_unfinished_line_of_two_streams_in_one_place_is_shown_after_a_moment(
     stream.read(NOW_S)
 
     assert console.shown() == b"whole\n"
-    assert stream.rest_s(NOW_S) == pytest.approx(REST_S)
+    assert stream.due_in_s(NOW_S) == pytest.approx(REST_S)
     stream.refresh(NOW_S + REST_S)
     assert console.shown() == b"hal"
-    assert stream.rest_s(NOW_S + REST_S) is None
+    assert stream.due_in_s(NOW_S + REST_S) is None
 
 
 def test_a_line_does_not_run_into_the_unfinished_one_of_the_other_stream(console: Console) -> None:

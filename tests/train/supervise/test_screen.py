@@ -28,8 +28,8 @@ class Source:
     def pass_time(self, now_s: float) -> None:
         """What the loop does when *now_s* has come."""
         for each in (self.stream, self._screen):
-            rest_s = each.rest_s(now_s)
-            if rest_s is not None and rest_s <= 0:
+            due_in_s = each.due_in_s(now_s)
+            if due_in_s is not None and due_in_s <= 0:
                 each.refresh(now_s)
 
     def end(self) -> None:
@@ -224,10 +224,10 @@ def test_a_line_of_ours_waits_for_the_end_of_a_scripts_line(log: Shown) -> None:
 def test_a_line_of_ours_does_not_wait_for_long(log: Shown) -> None:
     log.screen.put(b"Password: ")
     log.screen.say(b"[toolkit] one\n")
-    rest_s = log.screen.rest_s(0.0)
+    due_in_s = log.screen.due_in_s(0.0)
 
-    assert rest_s is not None
-    log.screen.refresh(rest_s - HELD_S / 2)
+    assert due_in_s is not None
+    log.screen.refresh(due_in_s - HELD_S / 2)
     assert log.text == b"Password: "
-    log.screen.refresh(rest_s)
+    log.screen.refresh(due_in_s)
     assert log.text == b"Password: \n[toolkit] one\n"

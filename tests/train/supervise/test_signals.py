@@ -10,7 +10,7 @@ from toolkit.train.supervise.signals import (
     IGNORED,
     SAME_REQUEST_S,
     STOPPING,
-    StopRequests,
+    StopSignals,
     passed_on,
     stops,
 )
@@ -30,14 +30,14 @@ from toolkit.train.supervise.signals import (
 def test_a_stop_signal_is_a_new_wish_if_it_is_the_first_or_comes_a_second_later(
     times_s: tuple[float, ...], new: list[bool], insisted: bool
 ) -> None:
-    requests = StopRequests()
+    requests = StopSignals()
 
     assert [requests.is_new(signal.SIGTERM, time_s) for time_s in times_s] == new
     assert requests.insisted == insisted
 
 
 def test_a_notice_never_insists() -> None:
-    requests = StopRequests()
+    requests = StopSignals()
 
     assert [requests.is_new(signal.SIGXCPU, time_s) for time_s in (1.0, 3.0, 9.0)] == [True, False, False]
     assert requests.is_new(signal.SIGTERM, 9.5)

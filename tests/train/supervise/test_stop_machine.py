@@ -34,9 +34,21 @@ from toolkit.job.events import (
 )
 from toolkit.job.outcome import UNFINISHED_S, Exit, Ruled
 from toolkit.job.restart import Restart
+from toolkit.train.supervise import stop_log
+from toolkit.train.supervise.stop_actions import (
+    AnswerShim,
+    HoldShim,
+    HostState,
+    HurryConsole,
+    PlainAction,
+    ReleaseShims,
+    ReportHang,
+    StopAction,
+    TellHosts,
+    TellStop,
+)
 from toolkit.train.supervise.stop_facts import Facts, Policy
 from toolkit.train.supervise.stop_machine import StopMachine
-from toolkit.train.supervise.stop_table import Action
 from toolkit.train.supervise.stop_times import (
     ABORT_S,
     DUMP_S,
@@ -53,11 +65,18 @@ ME, OTHER = "algo-1", "algo-2"
 STOP = Stop(host=ME, signal=signal.SIGTERM)
 STOP_ELSEWHERE = Stop(host=OTHER, signal=signal.SIGTERM)
 STOP_BY_RULE = Stop(host=ME, signal=signal.SIGTERM, rule="LossNotDecreasing")
+HANG, HANG_NOTICED = Hang(seconds=9.0), HangNoticed(seconds=9.0)
+TELL_RANKS_ENDED = TellHosts(message=HostState.RANKS_ENDED)
 GRACE_S = 20.0
 # They do something to processes.
 SIGNALS = {
-    *(Action.FORWARD, Action.STOP_RANKS, Action.STOP_HERE, Action.TELL_LAUNCHER, Action.SWEEP, Action.KILL),
-    *(Action.KILL_LAUNCHER, Action.END_LAUNCHER),
+    PlainAction.FORWARD_SIGNAL,
+    PlainAction.TERMINATE_RANKS,
+    PlainAction.TERMINATE_RANKS_OR_LAUNCHER,
+    PlainAction.TERMINATE_LAUNCHER,
+    PlainAction.TERMINATE_LEFTOVERS,
+    PlainAction.KILL_ALL,
+    PlainAction.KILL_LAUNCHER,
 }
 
 
@@ -92,26 +111,26 @@ class Host:
             drained_by_s=self.now_s + 1.0,
         )
 
-    def on(self, *events: Event) -> list[Action]:
+    def on(self, *events: Event) -> list[StopAction]:
         """Return what is to be done about *events*."""
         return [action for event in events for action in self.machine.on(event, self.facts)[1]]
 
-    def after(self, seconds: float) -> list[Action]:
+    def after(self, seconds: float) -> list[StopAction]:
         """Return what is to be done *seconds* later."""
         self.now_s += seconds
         return self.on(Tick())
 
-    def rank_ends(self, code: int = 0, **more: Any) -> list[Action]:
+    def rank_ends(self, code: int = 0, **more: Any) -> list[StopAction]:
         self.ranks -= 1
         return self.on(RankEnded(exit=ended(code, **more)))
 
-    def main_ends(self, code: int = 0, **more: Any) -> list[Action]:
+    def main_ends(self, code: int = 0, **more: Any) -> list[StopAction]:
         self.main = False
         return self.on(MainEnded(exit=ended(code, **more)))
 
     @property
-    def rest_s(self) -> float:
-        return round(self.machine.rest_s(self.now_s), 6)
+    def due_in_s(self) -> float:
+        return round(self.machine.due_in_s(self.now_s), 6)
 
 
 # --- one script, one host
@@ -124,9 +143,10 @@ def test_a_script_that_ends_by_itself_is_swept_and_drained() -> None:
     host.drained = True
     done += host.after(0.0)
 
-    assert [each for each in done if each not in (Action.ANSWER_SHIM, Action.RELEASE_SHIMS, Action.LOOK)] == [
-        Action.SWEEP,
-        Action.BEGIN_DRAIN,
+    about_shims_and_checks = [AnswerShim(exit=ended()), ReleaseShims(exit=ended()), PlainAction.CHECK_FOR_PROCESSES]
+    assert [action for action in done if action not in about_shims_and_checks] == [
+        PlainAction.TERMINATE_LEFTOVERS,
+        PlainAction.BEGIN_DRAIN,
     ]
     assert host.machine.state == "done"
 
@@ -134,10 +154,10 @@ def test_a_script_that_ends_by_itself_is_swept_and_drained() -> None:
 def test_a_stop_is_forwarded_and_its_deadline_kills() -> None:
     host = Host()
 
-    assert host.on(STOP) == [Action.HURRY, Action.FORWARD]
-    assert host.rest_s == GRACE_S
-    assert Action.KILL in host.after(GRACE_S)
-    assert host.rest_s == LOOK_S
+    assert host.on(STOP) == [HurryConsole(), PlainAction.FORWARD_SIGNAL]
+    assert host.due_in_s == GRACE_S
+    assert PlainAction.KILL_ALL in host.after(GRACE_S)
+    assert host.due_in_s == LOOK_S
 
 
 def test_after_a_stop_optional_services_have_a_second_and_what_the_script_left_the_whole_grace() -> None:
@@ -145,11 +165,14 @@ def test_after_a_stop_optional_services_have_a_second_and_what_the_script_left_t
     host.services = 1
     host.on(STOP)
 
-    assert Action.SWEEP in host.main_ends()
-    assert Action.KILL_OPTIONAL not in host.after(SWEEP_S / 2)
+    assert PlainAction.TERMINATE_LEFTOVERS in host.main_ends()
+    assert PlainAction.KILL_OPTIONAL not in host.after(SWEEP_S / 2)
     assert [
-        each for wait_s in (SWEEP_S, SWEEP_S, GRACE_S) for each in host.after(wait_s) if each is not Action.LOOK
-    ] == [Action.KILL_OPTIONAL, Action.KILL]
+        action
+        for wait_s in (SWEEP_S, SWEEP_S, GRACE_S)
+        for action in host.after(wait_s)
+        if action is not PlainAction.CHECK_FOR_PROCESSES
+    ] == [PlainAction.KILL_OPTIONAL, PlainAction.KILL_ALL]
 
 
 def test_a_second_stop_a_second_later_kills_and_a_repeated_one_does_not() -> None:
@@ -159,39 +182,39 @@ def test_a_second_stop_a_second_later_kills_and_a_repeated_one_does_not() -> Non
     host.now_s += 0.5
     assert host.on(STOP) == []
     host.now_s += 0.6
-    assert host.on(STOP)[:1] == [Action.KILL]
+    assert host.on(STOP)[:1] == [PlainAction.KILL_ALL]
     assert host.machine.job.insisted
 
 
 def test_a_stop_that_came_to_another_host_first_is_no_second_one_here() -> None:
     host = Host(linked=True)
 
-    assert host.on(STOP_ELSEWHERE) == [Action.HURRY, Action.FORWARD]
+    assert host.on(STOP_ELSEWHERE) == [HurryConsole(), PlainAction.FORWARD_SIGNAL]
     host.now_s += 5.0
     assert host.on(STOP) == []
     host.now_s += 2.0
-    assert Action.KILL in host.on(STOP)
+    assert PlainAction.KILL_ALL in host.on(STOP)
     assert host.machine.job.stop == STOP_ELSEWHERE
 
 
 def test_a_rules_stop_is_told_to_the_other_hosts_and_a_signal_after_it_is_the_first() -> None:
     host = Host(linked=True)
 
-    assert host.on(STOP_BY_RULE) == [Action.HURRY, Action.TELL_STOP, Action.FORWARD]
-    assert host.rest_s == GRACE_S
+    assert host.on(STOP_BY_RULE) == [HurryConsole(), TellStop(stop=STOP_BY_RULE), PlainAction.FORWARD_SIGNAL]
+    assert host.due_in_s == GRACE_S
     host.now_s += 5.0
     assert host.on(STOP) == []
     host.now_s += 2.0
-    assert Action.KILL in host.on(STOP)
+    assert PlainAction.KILL_ALL in host.on(STOP)
     assert host.machine.job.stop == STOP_BY_RULE
 
 
 def test_the_other_hosts_hear_of_a_stop_that_came_here_once() -> None:
     host = Host(linked=True)
 
-    assert host.on(STOP).count(Action.TELL_STOP) == 1
+    assert host.on(STOP).count(TellStop(stop=STOP)) == 1
     host.now_s += 2.0
-    assert Action.TELL_STOP not in host.on(STOP)
+    assert TellStop(stop=STOP) not in host.on(STOP)
 
 
 def test_a_stop_before_a_phase_is_kept_and_starts_nothing() -> None:
@@ -199,7 +222,7 @@ def test_a_stop_before_a_phase_is_kept_and_starts_nothing() -> None:
 
     state, actions = machine.on(STOP, Facts(now_ns=5))
 
-    assert (state, actions) == ("idle", (Action.HURRY, Action.TELL_STOP))
+    assert (state, actions) == ("idle", (HurryConsole(), TellStop(stop=STOP)))
     assert machine.job.ends
     assert machine.job.stopped_at_ns == 5
 
@@ -217,29 +240,29 @@ def test_a_stop_after_the_last_rank_of_mpirun_leaves_it_the_time_that_its_own_en
 
     assert host.machine.state == "leaving"
     if linked:
-        assert done[-2:] == [Action.SAY_NO_RANK, Action.TELL_RANKS_ENDED]
-        assert host.rest_s == GRACE_S
+        assert done[-2:] == [PlainAction.LOG_NO_RANK, TELL_RANKS_ENDED]
+        assert host.due_in_s == GRACE_S
         done = host.on(AllRanksEnded())
-    assert done[-1] == Action.KILL_LAUNCHER
-    assert host.rest_s == LAUNCHER_S
-    assert host.after(LAUNCHER_S) == [Action.TELL_LAUNCHER]
-    assert Action.KILL in host.after(LAUNCHER_S)
+    assert done[-1] == PlainAction.KILL_LAUNCHER
+    assert host.due_in_s == LAUNCHER_S
+    assert host.after(LAUNCHER_S) == [PlainAction.TERMINATE_LAUNCHER]
+    assert PlainAction.KILL_ALL in host.after(LAUNCHER_S)
 
 
 def test_a_launcher_that_ends_its_ranks_itself_has_a_moment_of_its_own_after_them() -> None:
     host = Host(ranks=1)
     host.on(STOP)
 
-    assert Action.KILL_LAUNCHER not in host.rank_ends()
-    assert host.rest_s == STOPPED_LAUNCHER_S
+    assert PlainAction.KILL_LAUNCHER not in host.rank_ends()
+    assert host.due_in_s == STOPPED_LAUNCHER_S
 
 
 def test_a_launcher_that_waits_for_other_hosts_is_killed_when_no_rank_lives_anywhere() -> None:
     host = Host(linked=True, ranks=1, as_one=True, ends_as_one=True)
     host.on(STOP)
 
-    assert Action.TELL_RANKS_ENDED in host.rank_ends()
-    assert Action.KILL_LAUNCHER in host.on(AllRanksEnded())
+    assert TELL_RANKS_ENDED in host.rank_ends()
+    assert PlainAction.KILL_LAUNCHER in host.on(AllRanksEnded())
     assert host.machine.over
 
 
@@ -248,8 +271,13 @@ def test_a_failed_rank_stops_its_siblings_and_the_launcher_does_not_hear_of_it()
 
     done = host.rank_ends(3)
 
-    assert done == [Action.TELL_FAILING, Action.HOLD_SHIM, Action.SAY_RANK_FAILED, Action.STOP_RANKS]
-    assert host.rank_ends(-15, signalled=True)[-1] == Action.END_LAUNCHER
+    assert done == [
+        TellHosts(message=HostState.FAILING),
+        HoldShim(exit=ended(3)),
+        stop_log.rank_failed(ended(3)),
+        PlainAction.TERMINATE_RANKS,
+    ]
+    assert host.rank_ends(-15, signalled=True)[-1] == PlainAction.KILL_LAUNCHER
 
 
 def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
@@ -258,23 +286,23 @@ def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
     host.on(LauncherSignals())
 
     assert host.machine.launcher_first
-    assert Action.END_LAUNCHER not in host.rank_ends(1, signalled=True)
+    assert PlainAction.KILL_LAUNCHER not in host.rank_ends(1, signalled=True)
 
 
 def test_ranks_that_abort_mpi_end_before_they_are_told_to() -> None:
     host = Host(as_one=True, ends_as_one=True)
 
     assert host.on(LauncherSignals()) == []
-    assert host.rest_s == ABORT_S
-    assert host.after(ABORT_S) == [Action.STOP_RANKS]
+    assert host.due_in_s == ABORT_S
+    assert host.after(ABORT_S) == [PlainAction.TERMINATE_RANKS]
 
 
 def test_ranks_wait_a_moment_for_one_that_left_without_mpi_finalize() -> None:
     host = Host(as_one=True, ends_as_one=True)
 
-    assert Action.SAY_LEFT in host.rank_ends(left=True)
-    assert host.rest_s == UNFINISHED_S
-    assert host.after(UNFINISHED_S) == [Action.SAY_LEFT_WAIT, Action.STOP_RANKS]
+    assert stop_log.rank_unfinalized(ended(left=True)) in host.rank_ends(left=True)
+    assert host.due_in_s == UNFINISHED_S
+    assert host.after(UNFINISHED_S) == [stop_log.unfinalized_rank_awaited(), PlainAction.TERMINATE_RANKS]
 
 
 # --- other ends
@@ -284,55 +312,55 @@ def test_ranks_that_save_are_asked_again_until_they_have() -> None:
     host = Host(linked=True)
     host.on(PeerFailed(text="host algo-2 failed"))
 
-    assert host.on(RanksSave(names=("rank 0",))) == [Action.SAY_SAVING]
-    assert host.rest_s == LOOK_S
-    assert host.after(LOOK_S) == [Action.STOP_HERE]
+    assert host.on(RanksSave(names=("rank 0",))) == [stop_log.ranks_save(("rank 0",))]
+    assert host.due_in_s == LOOK_S
+    assert host.after(LOOK_S) == [PlainAction.TERMINATE_RANKS_OR_LAUNCHER]
     assert host.on(RanksSave(names=("rank 0",))) == []
-    assert host.after(LOOK_S) == [Action.STOP_HERE]
+    assert host.after(LOOK_S) == [PlainAction.TERMINATE_RANKS_OR_LAUNCHER]
     assert host.after(LOOK_S) == []
-    assert Action.KILL in host.after(GRACE_S)
+    assert PlainAction.KILL_ALL in host.after(GRACE_S)
 
 
 def test_a_hang_is_dumped_before_it_is_ended() -> None:
     host = Host(on_hang="stop")
 
-    assert host.on(Hang(seconds=9.0)) == [Action.SAY_HANG, Action.DUMP]
+    assert host.on(HANG) == [ReportHang(hang=HANG), PlainAction.DUMP_STACKS]
     assert host.after(2.0) == []
-    assert host.on(StacksWritten()) == [Action.STOP_HERE]
-    assert host.rest_s == HUNG_GRACE_S
+    assert host.on(StacksWritten()) == [PlainAction.TERMINATE_RANKS_OR_LAUNCHER]
+    assert host.due_in_s == HUNG_GRACE_S
 
 
 def test_stacks_that_are_never_written_hold_up_no_end() -> None:
     host = Host(on_hang="stop")
-    host.on(Hang(seconds=9.0))
+    host.on(HANG)
 
-    assert host.after(DUMP_S) == [Action.STOP_HERE]
+    assert host.after(DUMP_S) == [PlainAction.TERMINATE_RANKS_OR_LAUNCHER]
 
 
 @pytest.mark.parametrize(
     ("on_hang", "event", "done"),
     [
-        ("report", Hang(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
-        ("report", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
-        ("stop", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
-        ("unseen", Hang(seconds=9.0), [Action.STOP_HERE]),
-        ("unseen", HangNoticed(seconds=9.0), []),
+        ("report", HANG, [ReportHang(hang=HANG), PlainAction.DUMP_STACKS]),
+        ("report", HANG_NOTICED, [ReportHang(hang=HANG_NOTICED), PlainAction.DUMP_STACKS]),
+        ("stop", HANG_NOTICED, [ReportHang(hang=HANG_NOTICED), PlainAction.DUMP_STACKS]),
+        ("unseen", HANG, [PlainAction.TERMINATE_RANKS_OR_LAUNCHER]),
+        ("unseen", HANG_NOTICED, []),
     ],
 )
-def test_a_hang_ends_the_phase_only_where_it_should(on_hang: str, event: Event, done: list[Action]) -> None:
+def test_a_hang_ends_the_phase_only_where_it_should(on_hang: str, event: Event, done: list[StopAction]) -> None:
     host = Host(linked=True, on_hang=on_hang)
 
     assert host.on(event) == done
-    assert host.machine.undisturbed == (Action.STOP_HERE not in done)
+    assert host.machine.undisturbed == (PlainAction.TERMINATE_RANKS_OR_LAUNCHER not in done)
 
 
 def test_services_of_all_hosts_stay_until_no_rank_lives() -> None:
     host = Host(linked=True, ranks=0, serves_all=True, leads=True)
     host.services = 1
 
-    assert host.main_ends()[-2:] == [Action.TELL_LEADER_DONE, Action.TELL_RANKS_ENDED]
+    assert host.main_ends()[-2:] == [TellHosts(message=LeaderDone()), TELL_RANKS_ENDED]
     assert host.machine.state == "running"
-    assert Action.SWEEP in host.on(AllRanksEnded())
+    assert PlainAction.TERMINATE_LEFTOVERS in host.on(AllRanksEnded())
 
 
 @pytest.mark.parametrize(("serves_all", "ends"), [(True, True), (False, False)])
@@ -342,7 +370,7 @@ def test_a_script_may_go_on_for_a_while_after_the_leaders_where_services_serve_a
     host = Host(linked=True, ranks=0, serves_all=serves_all)
     host.on(LeaderDone())
 
-    assert (host.after(LEADER_DONE_S) == [Action.SAY_LEADER_DONE, Action.STOP_HERE]) == ends
+    assert (host.after(LEADER_DONE_S) == [stop_log.leader_done(), PlainAction.TERMINATE_RANKS_OR_LAUNCHER]) == ends
     assert host.machine.over == ends
 
 
@@ -400,14 +428,14 @@ class AnyOrder(RuleBasedStateMachine):
                 pending += self.carry_out(action)
             self.check(first, before, actions)
 
-    def carry_out(self, action: Action) -> list[Event]:
+    def carry_out(self, action: StopAction) -> list[Event]:
         host = self.host
-        if action is Action.KILL:
+        if action is PlainAction.KILL_ALL:
             self.killed = True
-        if action in (Action.KILL_LAUNCHER, Action.END_LAUNCHER) and host.main:
+        if action is PlainAction.KILL_LAUNCHER and host.main:
             host.main = False
             return [MainEnded(exit=ended(-9, signalled=True))]
-        if action is Action.LOOK:
+        if action is PlainAction.CHECK_FOR_PROCESSES:
             events: list[Event] = []
             if self.killed:
                 events += [RankEnded(exit=ended(-9, signalled=True))] * host.ranks
@@ -417,7 +445,7 @@ class AnyOrder(RuleBasedStateMachine):
             return events if left else [*events, NothingLeft()]
         return []
 
-    def check(self, event: Event, before: str, actions: list[Action]) -> None:
+    def check(self, event: Event, before: str, actions: list[StopAction]) -> None:
         machine = self.host.machine
         if machine.state not in ("idle", "running") and self.began_s == math.inf:
             self.began_s = self.host.now_s
@@ -426,7 +454,7 @@ class AnyOrder(RuleBasedStateMachine):
         if self.cause is None:
             self.cause = machine.cause
         assert machine.cause is self.cause
-        if Action.KILL in actions and not isinstance(event, Tick):
+        if PlainAction.KILL_ALL in actions and not isinstance(event, Tick):
             assert isinstance(event, Stop)
             assert machine.job.insisted
         assert before != "done" or machine.state == "done"
@@ -470,7 +498,7 @@ class AnyOrder(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         until_s = self.host.now_s + seconds
         while self.host.now_s < until_s:
-            self.host.now_s = min(until_s, self.host.now_s + max(self.host.machine.rest_s(self.host.now_s), 0.001))
+            self.host.now_s = min(until_s, self.host.now_s + max(self.host.machine.due_in_s(self.host.now_s), 0.001))
             if self.host.machine.is_due(self.host.now_s):
                 self.on(Tick())
 

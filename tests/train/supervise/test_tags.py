@@ -243,7 +243,7 @@ def test_a_bars_states_come_to_the_console_while_another_rank_writes_line_after_
     for second in range(6):
         os.write(write_end, b"[1,1]<stdout>:%d%%\r[1,0]<stdout>:line %d\n" % (second, second))
         stream.read(float(second))
-        if stream.rest_s(float(second)) == 0.0:
+        if stream.due_in_s(float(second)) == 0.0:
             stream.refresh(float(second))
 
     assert (tmp_path / "out").read_bytes().split(b"\n") == [

@@ -25,7 +25,7 @@ from toolkit.log import Log
 from toolkit.train.supervise.bars import collapsed
 from toolkit.train.supervise.children import fork_call, reap, send
 from toolkit.train.supervise.kernel import prctl
-from toolkit.train.supervise.signals import Signals, StopRequests, stops
+from toolkit.train.supervise.signals import Signals, StopSignals, stops
 
 DRAIN_S = 2.0  # How long the pipes of a host are still read after its end.
 LOOK_S = 1.0  # Interval at which the progress is shown.
@@ -39,7 +39,7 @@ class Requests:
     def __init__(self, signals: Signals) -> None:
         self.fd = signals.fd
         self._signals = signals
-        self._known = StopRequests()
+        self._known = StopSignals()
 
     def new(self) -> list[int]:
         """Return the signals of the requests that came since the last call."""

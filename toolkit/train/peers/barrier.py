@@ -36,11 +36,12 @@ class StartBarrier:
         if address:
             self._seen[host] = frozenset({address})
 
-    def surveyed(self, found: dict[str, frozenset[str]], own: frozenset[str] = frozenset()) -> None:
-        """Take the addresses of each host, as far as this host's look-up found them; *own*: which of them are its."""
+    def surveyed(self, addresses: dict[str, frozenset[str]], own_addresses: frozenset[str] = frozenset()) -> None:
+        """Take the addresses of each host, as far as this host's look-up found them; *own_addresses*: those of
+        them that are its own."""
         self._surveys = False
-        self._addresses = found
-        self._seen[self._hosts[0]] = own
+        self._addresses = addresses
+        self._seen[self._hosts[0]] = own_addresses
 
     def leads(self, host: str) -> None:
         """Note that at *host*, which has not joined, a leader of this job answers."""
@@ -109,38 +110,38 @@ class StartBarrier:
 
 
 def _twins(
-    found: dict[str, frozenset[str]], seen: dict[str, frozenset[str]], spaces: dict[str, str]
+    addresses: dict[str, frozenset[str]], certain: dict[str, frozenset[str]], spaces: dict[str, str]
 ) -> tuple[str, str, frozenset[str]] | None:
     """Return (host, other host, addresses) of two hosts in different network namespaces of which one name leads to the
     other host, as all its addresses prove; None if there are none.
 
-    *seen*: where each host is for certain. *spaces*: the namespace of each host that has reported it. One address of
+    *certain*: where each host is for certain. *spaces*: the namespace of each host that has reported it. One address of
     several may be on every host (that of docker0), and the name of a service may have the addresses of all of them.
     """
-    order = list(found)
+    order = list(addresses)
     first: dict[frozenset[str], str] = {}
-    owner = {address: host for host in order for address in seen.get(host, ())}
+    owner = {address: host for host in order for address in certain.get(host, ())}
 
-    def apart(one: str, other: str) -> bool:
-        return one != other and not (spaces.get(one) and spaces.get(one) == spaces.get(other))
+    def apart(first: str, other: str) -> bool:
+        return first != other and not (spaces.get(first) and spaces.get(first) == spaces.get(other))
 
-    def pair(one: str, other: str) -> tuple[str, str, frozenset[str]]:
-        earlier, later = sorted((one, other), key=order.index)
-        return earlier, later, found[host]
+    def pair(first: str, other: str) -> tuple[str, str, frozenset[str]]:
+        earlier, later = sorted((first, other), key=order.index)
+        return earlier, later, addresses[host]
 
     for host in order:
-        named, here = found[host], seen.get(host, frozenset())
-        if not named or named & here:
+        named_addresses, host_addresses = addresses[host], certain.get(host, frozenset())
+        if not named_addresses or named_addresses & host_addresses:
             continue
-        owners = {owner.get(address, "") for address in named}
-        if len(owners) == 1 and (at := owners.pop()) and apart(at, host):
-            return pair(at, host)
+        owners = {owner.get(address, "") for address in named_addresses}
+        if len(owners) == 1 and (owner_host := owners.pop()) and apart(owner_host, host):
+            return pair(owner_host, host)
     for host in order:
-        if not found[host]:
+        if not addresses[host]:
             continue
-        same = first.setdefault(found[host], host)
+        same = first.setdefault(addresses[host], host)
         # A host that is at none of the addresses of its name, where another one of that name is.
-        stray = {bool(seen[each] & found[each]) for each in (same, host) if seen.get(each)} == {True, False}
-        if apart(same, host) and (len(found[host]) == 1 or stray):
+        stray = {bool(certain[twin] & addresses[twin]) for twin in (same, host) if certain.get(twin)} == {True, False}
+        if apart(same, host) and (len(addresses[host]) == 1 or stray):
             return pair(same, host)
     return None

@@ -30,7 +30,9 @@ class Clock:
         if way_ns < 0:
             return
         offset_ns = leader_ns - (sent_ns + now_ns) // 2
-        agreeing = [each for each in self._best[-15:] if abs(each[1] - offset_ns) <= (each[0] + way_ns) // 2 + 1]
+        agreeing = [
+            exchange for exchange in self._best[-15:] if abs(exchange[1] - offset_ns) <= (exchange[0] + way_ns) // 2 + 1
+        ]
         self._best = [*agreeing, (way_ns, offset_ns)]
         self.way_ns, self.offset_ns = min(self._best)
 

@@ -87,7 +87,7 @@ class Decider:
 
     def verdict(self, attempt: AttemptState, report: EndReport) -> EndReport:
         """Return *report* with what all hosts know, in a size for so many hosts."""
-        return shared(attempt.failures.whole(report, self._hosts), len(self._hosts))
+        return shared(attempt.failures.complete(report, self._hosts), len(self._hosts))
 
     def _stop_ends_s(self, stopped_s: float) -> float:
         return stopped_s + self._times.grace_s + STOPPED_S
@@ -103,12 +103,12 @@ class Decider:
         since_s = now_s - failing_s
         # A host whose connection is lost may be the cause of all the others' collateral failures.
         late = since_s >= _answer_s(attempt) + (RECONNECT_S if self._members.away else 0.0)
-        found = attempt.failures.worst
-        assert found is not None
-        worst = blamed(found, attempt.failures.early)
+        reported = attempt.failures.worst
+        assert reported is not None
+        worst = blamed(reported, attempt.failures.early)
         # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
-        known = not attempt.unanswered and worst.cause.primary and (found.cause.primary or since_s >= EARLY_S)
-        return self._end_or_repeat(attempt, worst, failing_s, stop, now_s) if late or known else None
+        is_known = not attempt.unanswered and worst.cause.primary and (reported.cause.primary or since_s >= EARLY_S)
+        return self._end_or_repeat(attempt, worst, failing_s, stop, now_s) if late or is_known else None
 
     def _end_or_repeat(
         self, attempt: AttemptState, worst: EndReport, failing_s: float, stop: Stop | None, now_s: float

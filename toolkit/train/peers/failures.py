@@ -31,17 +31,17 @@ class FailureReports:
     def is_hang(self) -> bool:
         return self.worst is not None and self.worst.cause.kind == HANG
 
-    def take(self, host: str, report: EndReport, *, whole: bool) -> None:
-        """Take the report of a failure from *host* ("": made by the leader). Not *whole*: its short form."""
+    def take(self, host: str, report: EndReport, *, is_whole: bool) -> None:
+        """Take the report of a failure from *host* ("": made by the leader). Not *is_whole*: its short form."""
         self.note_early(report.early)
         first = self._first_news.get(host)
-        if whole and first is not None and self.worst is first and _is_of_one_end(first, report):
+        if is_whole and first is not None and self.worst is first and _is_of_one_end(first, report):
             self.worst = with_cause(report, failed_ns=first.cause.failed_ns)
         else:
             self.worst = worse(self.worst, report)
         if report.cause.fingerprint:
             self._by_fingerprint[report.host] = report
-        if not whole:
+        if not is_whole:
             self._first_news[host] = report
 
     def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...], exact: bool = True) -> EndReport:
@@ -55,15 +55,15 @@ class FailureReports:
         report = vanished(host, how, at_ns)
         if not exact and self.worst is not None and self.worst.cause.primary and self._gone is None:
             return with_cause(report, primary=False)
-        before = self._gone
-        if before is None:
+        previous = self._gone
+        if previous is None:
             self._gone, self._gone_cause = report, report.cause.text
             return report
         cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
         if len(of) == len(self._gone_hosts):
             cause += ": perhaps this host, which leads, is the one that is cut off"
-        self._gone = with_cause(before, text=cause, failed_ns=min(before.cause.failed_ns, at_ns))
-        if self.worst is before:
+        self._gone = with_cause(previous, text=cause, failed_ns=min(previous.cause.failed_ns, at_ns))
+        if self.worst is previous:
             self.worst = self._gone  # The same report, with all hosts.
         return self._gone
 
@@ -82,24 +82,24 @@ class FailureReports:
     def has_stacks_of(self, host: str) -> bool:
         return host in self._stuck
 
-    def whole(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
+    def complete(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
         """Return *report* with what all *hosts* (the first is the leader) know: where the ranks are in a hang, and how
         many more ranks ended with the same traceback."""
         if report.cause.kind == HANG:
-            found = {host: self._stuck.get(host, ()) for host in hosts}
-            cause = "; ".join((report.cause.text, *described(found, alone=False)))
-            accused = {host for host, _ in culprits(found)}
+            stacks = {host: self._stuck.get(host, ()) for host in hosts}
+            cause = "; ".join((report.cause.text, *described(stacks, alone=False)))
+            accused = {host for host, _ in culprits(stacks)}
             # If no host or several are named, the cause belongs to the job, not to a host.
-            one = len(accused) == 1
-            host = accused.pop() if one else hosts[0]
-            report = msgspec.structs.replace(with_cause(report, text=cause), host=host, of_job=not one)
+            is_one = len(accused) == 1
+            host = accused.pop() if is_one else hosts[0]
+            report = msgspec.structs.replace(with_cause(report, text=cause), host=host, of_job=not is_one)
         report = _with_abort(report, self._said)
         same = [
-            each
-            for each in self._by_fingerprint.values()
-            if report.cause.fingerprint and each.cause.fingerprint == report.cause.fingerprint
+            twin
+            for twin in self._by_fingerprint.values()
+            if report.cause.fingerprint and twin.cause.fingerprint == report.cause.fingerprint
         ]
-        more = max(sum(1 + each.cause.identical_failures for each in same) - 1, report.cause.identical_failures)
+        more = max(sum(1 + twin.cause.identical_failures for twin in same) - 1, report.cause.identical_failures)
         return with_cause(report, identical_failures=more)
 
 
@@ -114,17 +114,29 @@ def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
     )
 
 
-def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
-    """Return *report*, of a rank that MPI aborted, with the text that mpirun printed about it on another host (*seen*).
-    Open MPI does not write to the rank's own stderr that it called MPI_Abort, or which MPI call failed."""
-    if seen is None or report.cause.rank is None or report.cause.rank != seen.said_of or seen.host == report.host:
+def _with_abort(report: EndReport, abort_report: EndReport | None) -> EndReport:
+    """Return *report*, of a rank that MPI aborted, with the text that mpirun printed about it on another host.
+
+    *abort_report*: that host's report. Open MPI does not write to the rank's own stderr that it called MPI_Abort, or
+    which MPI call failed.
+    """
+    if (
+        abort_report is None
+        or report.cause.rank is None
+        or report.cause.rank != abort_report.said_of
+        or abort_report.host == report.host
+    ):
         return report
     if report.cause.grounds == "reason" or report.cause.lost:
         return report
-    cause = seen.said if report.cause.grounds == "nothing" else f"{seen.said}\nit last said: {report.cause.text}"
-    return msgspec.structs.replace(with_cause(report, text=cause), said=seen.said, said_of=seen.said_of)
+    cause = (
+        abort_report.said
+        if report.cause.grounds == "nothing"
+        else f"{abort_report.said}\nit last said: {report.cause.text}"
+    )
+    return msgspec.structs.replace(with_cause(report, text=cause), said=abort_report.said, said_of=abort_report.said_of)
 
 
-def _is_of_one_end(one: EndReport, other: EndReport) -> bool:
+def _is_of_one_end(first: EndReport, other: EndReport) -> bool:
     """True if both reports are about the same process."""
-    return (one.host, one.cause.process, one.cause.pid) == (other.host, other.cause.process, other.cause.pid)
+    return (first.host, first.cause.process, first.cause.pid) == (other.host, other.cause.process, other.cause.pid)

@@ -157,14 +157,14 @@ class Follower:
         the heartbeat timeout."""
         self._knocked_s = now_s
 
-    def saw(self, what: str, now_s: float) -> list[Action]:
-        """Note that *what* answers at the leader's address: another program, or a proxy that does not reach the leader
-        yet."""
-        known, self._seen = self._seen, what
-        if known or self._away_s is None:
+    def saw(self, answerer: str, now_s: float) -> list[Action]:
+        """Note that something else answers at the leader's address: another program, or a proxy that does not reach the
+        leader yet. *answerer*: a clause about it, for the log."""
+        earlier, self._seen = self._seen, answerer
+        if earlier or self._away_s is None:
             return []
         left_s = max(self._heard_s or 0.0, self._away_s) + self._times.heartbeat_timeout_s - now_s
-        text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
+        text = f"link: the connection to host {self._leader}, the leader, broke; {answerer}"
         return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
     def saw_nobody(self, *, refused: bool) -> None:
@@ -218,12 +218,12 @@ class Follower:
             self._due_s = now_s
             says = self._say_that_it_lingers(now_s)
         if isinstance(message, Waits):  # Only the last one counts.
-            self._unsent = [each for each in self._unsent if not isinstance(each, Waits)]
+            self._unsent = [unsent for unsent in self._unsent if not isinstance(unsent, Waits)]
         if not isinstance(message, Idle | StepTimes | HostOwnWork):
             self._unsent.append(message)
         if not self._connected:
             return says
-        return [self._to_leader(each) for each in (*first, message)]
+        return [self._to_leader(part) for part in (*first, message)]
 
     def heard(self, message: Message, now_s: float) -> list[Action]:
         """Handle a message from the leader."""
@@ -234,8 +234,8 @@ class Follower:
         return handle(self, message, now_s)
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
-        """Apply what depends on time, and send the heartbeat. Call it when `next_s` is 0: a later call means that this
-        process was paused."""
+        """Apply what depends on time, and send the heartbeat. Call it when `due_in_s` is 0: a later call means that
+        this process was paused."""
         self._forgive_own_pause(now_s)
         self._due_s = now_s + self._times.heartbeat_s
         if self.verdict is not None:
@@ -256,7 +256,7 @@ class Follower:
             return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9), exact=False)
         return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
 
-    def next_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until `tick` is due."""
         return max(self._due_s - now_s, 0.0)
 
@@ -346,14 +346,14 @@ class Follower:
         return []
 
     def _what_was_tried(self) -> str:
-        return "".join(f"; {what}" for what in (self._seen, self._tried()) if what)
+        return "".join(f"; {attempt}" for attempt in (self._seen, self._tried()) if attempt)
 
     def _say_that_it_lingers(self, now_s: float) -> list[Action]:
         if self._heard_s is not None or self.verdict is not None or not (self._own is not None or self._stopped):
             return []
         most_s = self._lingers_until_s(now_s) - now_s
-        what = "was stopped" if self._stopped else "has failed"
-        text = f"waiting up to {most_s:.0f} s for host {self._leader}, the leader, to say that this host {what}"
+        fate = "was stopped" if self._stopped else "has failed"
+        text = f"waiting up to {most_s:.0f} s for host {self._leader}, the leader, to say that this host {fate}"
         return [LogLine(text=text)]
 
     def _lingers_until_s(self, ended_s: float) -> float:
@@ -380,8 +380,9 @@ class Follower:
         return self._end_without_leader(vanished(self._leader, how, at_ns), exact=exact)
 
     def _end_without_leader(self, lost: EndReport, *, exact: bool = True) -> list[Action]:
-        known = worse(self._heard_of, self._own)
-        cause = known if known is not None and known.cause.primary and not exact else worse(known, lost) or lost
+        known_cause = worse(self._heard_of, self._own)
+        is_cause = known_cause is not None and known_cause.cause.primary and not exact
+        cause = (known_cause if is_cause else worse(known_cause, lost)) or lost
         if not self._stopped:
             # A leader that was only paused is told, even if this host had ended well before: else it alone succeeds.
             tells = [self._to_leader(Failing(report=light(cause)))] if self._connected else []
@@ -390,8 +391,8 @@ class Follower:
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
-            why = lost.cause.text.replace(" vanished: ", " vanished while the job was stopping: ", 1)
-            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", text=why)
+            text = lost.cause.text.replace(" vanished: ", " vanished while the job was stopping: ", 1)
+            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", text=text)
             stopped = msgspec.structs.replace(stopped, exit_code=of_signal(self._signal), stopped=True)
             return [*self._settle(stopped), ranks_ended]
         return [*self._settle(cause), ranks_ended]

@@ -36,7 +36,7 @@ class FollowerLink(Link):
         leader: str,
         key: bytes,
         times: Timeouts,
-        where: tuple[str, int],
+        address: tuple[str, int],
         poll: select.epoll | None = None,
         *,
         others: tuple[int, ...] = (),
@@ -46,7 +46,7 @@ class FollowerLink(Link):
         super().__init__(me, key, poll)
         self._tag, self._facts = tag, dict(facts or {})
         now_s = time.monotonic()
-        self._route = Route(where[0], (where[1], *others), now_s)
+        self._route = Route(address[0], (address[1], *others), now_s)
         self.protocol = Follower(me, leader, times, now_s, tried=self._route.tried)
         self._mark = os.urandom(MARK_BYTES).hex()
         self.clock = Clock()
@@ -60,7 +60,7 @@ class FollowerLink(Link):
     @property
     def connections(self) -> tuple[Connection, ...]:
         """The open connections."""
-        return tuple(each for each in (self._proved, self._attempt) if each is not None)
+        return tuple(connection for connection in (self._proved, self._attempt) if connection is not None)
 
     def serve(self) -> None:
         """Do what is due: the connection, messages, heartbeats."""
@@ -75,9 +75,9 @@ class FollowerLink(Link):
             self._poll.unregister(fd)
             now_s = time.monotonic()
             self._looks_up = False
-            known = self._route.resolved(now_s)
+            is_known = self._route.resolved(now_s)
             if self._next_try_s == math.inf:
-                self._next_try_s = now_s if known else now_s + UNKNOWN_RETRY_S
+                self._next_try_s = now_s if is_known else now_s + UNKNOWN_RETRY_S
             return
         for connection in (self._proved, self._attempt):
             if connection is not None and connection.sock.fileno() == fd:
@@ -96,18 +96,18 @@ class FollowerLink(Link):
             self.lose(attempt)
         if self._wants_one(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
-        if self.protocol.next_s(now_s) <= 0:
+        if self.protocol.due_in_s(now_s) <= 0:
             self._do(self.protocol.tick(now_s, time.monotonic_ns()))
 
-    def rest_s(self) -> float:
+    def due_in_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
-        rest_s = self.protocol.next_s(now_s)
+        due_in_s = self.protocol.due_in_s(now_s)
         if self._attempt is not None:
-            return max(min(rest_s, self._attempt_ends_s(self._attempt) - now_s), 0.0)
+            return max(min(due_in_s, self._attempt_ends_s(self._attempt) - now_s), 0.0)
         if self._wants_one(now_s):
-            return max(min(rest_s, self._next_try_s - now_s), 0.0)
-        return rest_s
+            return max(min(due_in_s, self._next_try_s - now_s), 0.0)
+        return due_in_s
 
     def _attempt_ends_s(self, attempt: Connection) -> float:
         return attempt.born_s + (self._route.within_s if attempt.taken else self._route.connect_s)
@@ -163,9 +163,9 @@ class FollowerLink(Link):
         else:
             message = on_clock(message, -self.clock.offset_ns)
         if connection is self._attempt:
-            before, self._proved, self._attempt = self._proved, connection, None
-            if before is not None:
-                self._forget(before)
+            replaced, self._proved, self._attempt = self._proved, connection, None
+            if replaced is not None:
+                self._forget(replaced)
             self._route.works(self.clock.way_ns / 1e9, now_s)
             self._do(self.protocol.joined(now_s, now_ns))
         self._do(self.protocol.heard(message, now_s))
@@ -211,13 +211,13 @@ class FollowerLink(Link):
         refused, last = connection.refused, self._route.last
         if connection.of_another_job:
             who, way_out = "the leader of another job answers", self._one_name
-            what = f"{who} at {last}"
+            answerer = f"{who} at {last}"
         else:
             who, way_out = "another program answers", self._route.ways_out
-            what = f"something takes connections at {last} and does not answer as the leader"
+            answerer = f"something takes connections at {last} and does not answer as the leader"
         self._route.ended("the leader refuses this host" if refused else who)
         if not refused:
-            self._do(self.protocol.saw(what if self._route.met else f"{what}; {way_out}", now_s))
+            self._do(self.protocol.saw(answerer if self._route.met else f"{answerer}; {way_out}", now_s))
         if self._route.met:
             self.protocol.knocked(now_s)
             return
@@ -229,8 +229,8 @@ class FollowerLink(Link):
     @property
     def _one_name(self) -> str:
         name = self._facts.get(sameness.NAME) or "none"
-        here = "" if name.startswith("#") else f" (here the job's name is {name})"
-        return f"if it should be this job's, give every host the same job name and list of hosts{here}"
+        own_name = "" if name.startswith("#") else f" (here the job's name is {name})"
+        return f"if it should be this job's, give every host the same job name and list of hosts{own_name}"
 
     def _introduce(self, connection: Connection, greeting: bytes) -> None:
         nonce, tag = greeting[:NONCE_BYTES], greeting[NONCE_BYTES:]
@@ -259,14 +259,14 @@ class FollowerLink(Link):
 
     def _connect(self, now_s: float) -> None:
         self._next_try_s = now_s + self._pause_s(now_s)
-        found = self._route.next(now_s)
+        candidate = self._route.next(now_s)
         if self._route.lookup is not None and not self._looks_up:
             self._poll.register(self._route.lookup.fd, READ)
             self._looks_up = True
-        if found is None:
+        if candidate is None:
             self._next_try_s = math.inf
             return
-        family, address = found
+        family, address = candidate
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # For example no IPv6 on this host: try the leader's next address.

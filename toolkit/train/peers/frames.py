@@ -63,10 +63,10 @@ def job_key(secret: bytes, hosts: tuple[str, ...], documents: bytes) -> bytes:
 class Seal:
     """Seals and opens the frames of one connection, at one of its ends."""
 
-    def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, mine: Direction) -> None:
+    def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, direction: Direction) -> None:
         self._key = hmac.digest(key, leader_nonce + follower_nonce, "sha256")
-        self._theirs: Direction = "down" if mine == "up" else "up"
-        self._seals, self._opens = mine.encode(), self._theirs.encode()
+        self._theirs: Direction = "down" if direction == "up" else "up"
+        self._seals, self._opens = direction.encode(), self._theirs.encode()
         self._sent = 0
         self._opened = 0
 

@@ -131,9 +131,12 @@ class Leader:
         self.members.absent.discard(host)
         return [] if self.verdict is not None else self._settle(replaced(self._me, now_ns), now_s)
 
-    def unlike(self, host: str, what: str, now_s: float, now_ns: int) -> tuple[tuple[Message, ...], list[Action]]:
-        """Handle *host*, which has the job's key, and differs in *what*: return the messages to it, and the actions."""
-        report = unlike(host, self._me, what)
+    def refuse_unlike(
+        self, host: str, difference: str, now_s: float, now_ns: int
+    ) -> tuple[tuple[Message, ...], list[Action]]:
+        """Handle *host*, which has the job's key, and differs from this one: return the messages to it, and the
+        actions. *difference*: "the list of hosts differs"."""
+        report = unlike(host, self._me, difference)
         self.members.absent.discard(host)
         is_over = self.verdict is not None or self.barrier.opened or self._attempt.failing_s is not None
         return (self.welcome(now_ns), Verdict(report=report)), [] if is_over else self._fail("", report, now_s)
@@ -152,10 +155,11 @@ class Leader:
         return Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=now_ns, mark=self.mark)
 
     def surveyed(
-        self, found: dict[str, frozenset[str]], now_s: float, own: frozenset[str] = frozenset()
+        self, addresses: dict[str, frozenset[str]], now_s: float, own_addresses: frozenset[str] = frozenset()
     ) -> list[Action]:
-        """Take the addresses of each host, as far as this host's look-up found them; *own*: which of them are its."""
-        self.barrier.surveyed(found, own)
+        """Take the addresses of each host, as far as this host's look-up found them; *own_addresses*: those of
+        them that are its own."""
+        self.barrier.surveyed(addresses, own_addresses)
         return self._start(now_s)
 
     def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:
@@ -198,7 +202,7 @@ class Leader:
         return handle(self, host, message, now_s, now_ns)
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
-        """Apply what depends on time. Call it when `next_s` is 0: a later call means that this process was paused."""
+        """Apply what depends on time. Call it when `due_in_s` is 0: a later call means that this process was paused."""
         self._forgive_own_pause(now_s)
         actions: list[Action] = []
         if self.verdict is None:
@@ -212,7 +216,7 @@ class Leader:
         self._plan_next(now_s)
         return actions
 
-    def next_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until `tick` is due."""
         return max(self._due_s - now_s, 0.0)
 
@@ -290,7 +294,7 @@ class Leader:
             # The host ended well and gave this one up in a pause or an outage, which ends no rank's work.
             attempt.given_up = attempt.given_up or report
             return []
-        return self._fail(host, report, now_s, whole=message.whole)
+        return self._fail(host, report, now_s, is_whole=message.whole)
 
     def _on_answer(self, host: str, message: OwnFailure, now_s: float, _now_ns: int) -> list[Action]:
         failures, report = self._attempt.failures, message.report
@@ -375,8 +379,8 @@ class Leader:
 
     def _tell_ranks_ended(self) -> list[Action]:
         """When no rank of the job lives any more, report it once to the hosts that wait for it."""
-        ended = self._attempt.take_ranks_ended()
-        return [] if ended is None else [Send(hosts=self._followers, message=ended), AllRanksEnded()]
+        message = self._attempt.take_ranks_ended()
+        return [] if message is None else [Send(hosts=self._followers, message=message), AllRanksEnded()]
 
     def _miss_the_unfinished(self, now_s: float, now_ns: int) -> list[Action]:
         """End the job if its ranks wait for one that ended without MPI_Finalize."""
@@ -389,11 +393,11 @@ class Leader:
         cause = Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True)
         return self._fail("", blamed(EndReport(host=self._me, exit_code=1, cause=cause), early), now_s)
 
-    def _fail(self, host: str, report: EndReport, now_s: float, *, whole: bool = True) -> list[Action]:
+    def _fail(self, host: str, report: EndReport, now_s: float, *, is_whole: bool = True) -> list[Action]:
         """Take the report of a failure from *host* ("": found by the leader itself); forward the first one."""
         attempt = self._attempt
-        attempt.failures.take(host, report, whole=whole)
-        if whole and not attempt.failures.is_hang:
+        attempt.failures.take(host, report, is_whole=is_whole)
+        if is_whole and not attempt.failures.is_hang:
             attempt.unanswered.discard(host)
         if attempt.failing_s is not None:
             return self._decide(now_s)
@@ -446,8 +450,8 @@ class Leader:
             return []
         match self._decider.decide(self._attempt, self._stop, self._stopped_s, now_s):
             case EndJob(report=report, refusal=refusal):
-                said: list[Action] = [LogLine(text=f"no restart: {refusal}", warns=True)] if refusal else []
-                return said + self._settle(report, now_s)
+                lines: list[Action] = [LogLine(text=f"no restart: {refusal}", warns=True)] if refusal else []
+                return lines + self._settle(report, now_s)
             case FailJob(report=report):
                 return self._fail("", report, now_s)
             case Repeat(next_attempt=next_attempt):
@@ -467,13 +471,13 @@ class Leader:
             actions.append(event_of(report))
         actions.append(JobEnded())
         if self.awaited:
-            who, what = named(list(self.awaited)), "has failed" if report.failed else "was stopped"
+            who, fate = named(list(self.awaited)), "has failed" if report.failed else "was stopped"
             most_s = LINGER_S if self._stopped_s is None else min(LINGER_S, self._times.grace_s)
-            actions.append(LogLine(text=f"waiting up to {most_s:g} s for {who}, to say that the job {what}"))
+            actions.append(LogLine(text=f"waiting up to {most_s:g} s for {who}, to say that the job {fate}"))
         return actions
 
     def _but(self, host: str) -> tuple[str, ...]:
-        return tuple(each for each in self._followers if each != host)
+        return tuple(follower for follower in self._followers if follower != host)
 
     # --- time
 

@@ -111,15 +111,15 @@ class LeaderLink(Link):
             self._end_survey(self._survey)
         if now_s >= self._look_s:
             self._look_for_rivals(now_s)
-        if self.protocol.next_s(now_s) <= 0:
+        if self.protocol.due_in_s(now_s) <= 0:
             self._do(self.protocol.tick(now_s, time.monotonic_ns()))
             self._listen()
 
-    def rest_s(self) -> float:
+    def due_in_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
         survey_s = self._survey_ends_s - now_s if self._survey is not None else math.inf
-        return max(min(self.protocol.next_s(now_s), survey_s, self._look_s - now_s), 0.0)
+        return max(min(self.protocol.due_in_s(now_s), survey_s, self._look_s - now_s), 0.0)
 
     def tell(self, message: Message) -> None:
         """Take *message* from this host. Before a stop, handle what came earlier, the loss of a host included."""
@@ -265,7 +265,7 @@ class LeaderLink(Link):
             raise RefusedError("a host that is not of this job")
         unlike = sameness.difference(self._facts, hello.facts)
         if unlike:
-            messages, actions = self.protocol.unlike(hello.host, unlike, time.monotonic(), time.monotonic_ns())
+            messages, actions = self.protocol.refuse_unlike(hello.host, unlike, time.monotonic(), time.monotonic_ns())
             for message in messages:
                 self._write(connection, seal.seal(encode(message)))
             self._do(actions)
@@ -285,22 +285,22 @@ class LeaderLink(Link):
         self.protocol.barrier.placed(hello.host, hello.space, address if hello.end == other_end else "")
         self.protocol.members.came(hello.host, address, direct=hello.end in ("", other_end))
         is_first = hello.host in self.protocol.members.absent
-        before = self._of.get(hello.host)
+        replaced = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES
         self._no_longer_unproved(connection)
         self._of[hello.host] = connection
-        if before is not None:
-            self._open.pop(before.sock.fileno(), None)
-            self._forget(before)
+        if replaced is not None:
+            self._open.pop(replaced.sock.fileno(), None)
+            self._forget(replaced)
         self._do(self.protocol.joined(hello.host, time.monotonic(), time.monotonic_ns()))
         if is_first:
             self._do(self.protocol.unequal_settings(hello.host, sameness.unequal_settings(self._facts, hello.facts)))
 
-    def _note_claim(self, said: bytes, address: str) -> None:
-        """Note a proof made with another key, in the name *said*; it counts if it comes from that host's address."""
+    def _note_claim(self, claim: bytes, address: str) -> None:
+        """Note a proof made with another key, in the name *claim*; it counts if it comes from that host's address."""
         try:
-            hello = decode(said, "up")
+            hello = decode(claim, "up")
         except RefusedError:
             return
         if not isinstance(hello, Hello) or hello.tag != self._tag.hex():
@@ -318,8 +318,8 @@ class LeaderLink(Link):
             else:
                 self._words.append(action)
 
-    def _tell_slow(self, found: list[tuple[str, str]]) -> None:
-        for host, line in found:
+    def _tell_slow(self, slow_ranks: list[tuple[str, str]]) -> None:
+        for host, line in slow_ranks:
             self._words.append(LogLine(text=line, warns=True))
             if host != self.me:
                 self._send(Send(hosts=(host,), message=Notice(text=line)))
@@ -350,9 +350,9 @@ def listen(address: str | None, port: int) -> socket.socket:
     if address is not None:
         if address.lower().rstrip(".") == "localhost":
             address = "127.0.0.1"
-        for family, where in numeric(address, port):
+        for family, place in numeric(address, port):
             try:
-                return _server(family, where)
+                return _server(family, place)
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
@@ -362,12 +362,12 @@ def listen(address: str | None, port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=BACKLOG)
 
 
-def _server(family: socket.AddressFamily, where: Place) -> socket.socket:
+def _server(family: socket.AddressFamily, place: Place) -> socket.socket:
     """Return a socket that listens there. socket.create_server knows no scope, which an address of one link needs."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(where)
+        sock.bind(place)
         sock.listen(BACKLOG)
     except BaseException:
         sock.close()
@@ -383,8 +383,8 @@ def make_room(hosts: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError:
         return  # A sandbox denies the question.
-    wanted = hosts + OWN_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = hosts + OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -52,8 +52,8 @@ def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
         OSError: the name is not known; or AI_NUMERICHOST is in *flags* and *host* is no address.
     """
     # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
-    found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=flags)
-    return [(family, address) for family, _, _, _, address in found]
+    entries = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=flags)
+    return [(family, address) for family, _, _, _, address in entries]
 
 
 def text(place: Place) -> str:
@@ -64,10 +64,10 @@ def text(place: Place) -> str:
 def is_own(address: Address) -> bool:
     """Return whether *address* is one of this network namespace: the kernel would send from it to itself. Nothing is
     sent."""
-    family, where = address
+    family, place = address
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect(where)
-            return bool(sock.getsockname()[0] == where[0]) or text(where).startswith("127.")
+            sock.connect(place)
+            return bool(sock.getsockname()[0] == place[0]) or text(place).startswith("127.")
     except OSError:  # No way there, or no IPv6 here.
         return False

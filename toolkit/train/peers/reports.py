@@ -34,10 +34,10 @@ def replaced(leader: str, at_ns: int) -> EndReport:
     return vanished(leader, "its train ended, and another process was started in its place", at_ns)
 
 
-def broken(seen: str = "") -> str:
-    """Return what a connection that broke means; *seen*: what took connections in the leader's place since."""
-    why = seen or "its train was killed, or its machine is gone"
-    return f"its connection broke and was not made again: {why}"
+def broken(answerer: str = "") -> str:
+    """Return what a connection that broke means; *answerer*: what took connections in the leader's place since."""
+    reason = answerer or "its train was killed, or its machine is gone"
+    return f"its connection was lost and not re-established: {reason}"
 
 
 def silent(seconds: float) -> str:
@@ -47,15 +47,15 @@ def silent(seconds: float) -> str:
 def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> EndReport:
     """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
     by host that is not ready, what it waits for itself."""
-    known = [host for host in missing if host in waits][:MOST]
-    if came and known:
-        cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in known)
+    waiting = [host for host in missing if host in waits][:MOST]
+    if came and waiting:
+        cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in waiting)
         cause += " (TOOLKIT_JOIN_S)"
     else:
         cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
         cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
     return EndReport(
-        host=known[0] if came and known else missing[0],
+        host=waiting[0] if came and waiting else missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
         cause=Cause(primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=cause),
     )
@@ -76,10 +76,10 @@ def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
 
 def of_what(hosts: list[str], waits: dict[str, str]) -> str:
     """Return what the first of *hosts* that has told waits for, in brackets, "" if none has."""
-    known = [host for host in hosts if host in waits]
-    if not known:
+    waiting = [host for host in hosts if host in waits]
+    if not waiting:
         return ""
-    return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
+    return f" ({'it' if len(hosts) == 1 else f'host {waiting[0]}'} waits for {waits[waiting[0]]})"
 
 
 def other_key(host: str, leader: str = "") -> EndReport:
@@ -89,22 +89,22 @@ def other_key(host: str, leader: str = "") -> EndReport:
     return _misconfigured(host, text, "Give every host the same secret, job name, hosts and hyperparameters")
 
 
-def unlike(host: str, leader: str, what: str) -> EndReport:
-    """Return the report of *host*, which has the job's secret, and differs from the *leader* in *what*."""
-    text = f"host {host} and host {leader}, the leader, are not of one job: {what}"
+def unlike(host: str, leader: str, difference: str) -> EndReport:
+    """Return the report of *host*, which has the job's secret, and differs from the *leader* in *difference*."""
+    text = f"host {host} and host {leader}, the leader, are not of one job: {difference}"
     return _misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
 
 
-def shared_address(me: str, one: str, other: str, addresses: frozenset[str]) -> EndReport:
+def shared_address(me: str, first: str, other: str, addresses: frozenset[str]) -> EndReport:
     """Return the report of a job of which two hosts' names have the same *addresses*, seen by *me*."""
     the = f"the address{'' if len(addresses) == 1 else 'es'} {', '.join(sorted(addresses)[:MOST])}"
     text = (
-        f"hosts {one} and {other} both have {the}, seen from host {me}, but are two machines"
+        f"hosts {first} and {other} both have {the}, seen from host {me}, but are two machines"
         " or containers: one of the two names leads to the other host"
     )
     advice = (
         "Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
-        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS"
+        f" TOOLKIT_HOST_ADDRESSES={first}=ADDRESS,{other}=ADDRESS"
     )
     return _misconfigured(me, text, advice)
 
@@ -115,16 +115,16 @@ def _misconfigured(host: str, text: str, advice: str) -> EndReport:
     return EndReport(host=host, exit_code=exit_codes.MISCONFIGURED, cause=cause)
 
 
-def worse(one: EndReport | None, other: EndReport | None) -> EndReport | None:
+def worse(first: EndReport | None, other: EndReport | None) -> EndReport | None:
     """Return which of two is the cause: one of its own before a collateral failure, then the earlier (0, unknown, is
     last)."""
-    if one is None or other is None:
-        return one or other
+    if first is None or other is None:
+        return first or other
 
     def place(report: EndReport) -> tuple[bool, bool, int]:
         return not report.cause.primary, not report.cause.failed_ns, report.cause.failed_ns
 
-    return min(one, other, key=place)
+    return min(first, other, key=place)
 
 
 def news(report: EndReport) -> str:
@@ -150,8 +150,8 @@ def with_cause(report: EndReport, **changes: object) -> EndReport:
 
 def named(hosts: list[str]) -> str:
     """Return "host algo-2" or "hosts algo-2, algo-3 and 5 more"."""
-    shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-    return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
+    listed = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return f"host {listed}" if len(hosts) == 1 else f"hosts {listed}"
 
 
 def light(report: EndReport) -> EndReport:
@@ -195,12 +195,12 @@ def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
     )
 
 
-def stopped(host: str, signal: int, what: str) -> EndReport:
+def stopped(host: str, signal: int, fate: str) -> EndReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
-    *what* it did."""
+    *fate* it did."""
     return EndReport(
         host=host,
         exit_code=exit_codes.of_signal(signal),
         stopped=True,
-        cause=Cause(kind="Stopped", text=f"host {host} {what}"),
+        cause=Cause(kind="Stopped", text=f"host {host} {fate}"),
     )

@@ -88,9 +88,11 @@ class Route:
         if not self._addresses:
             ends = "has not been answered" if self.lookup is not None else "gave no address"
             return f"the look-up of the name {self._host} {ends}"
-        ended = [f"{place(where)} ({each.outcome})" for where, each in self._tries.items() if each.outcome]
-        more = f" and {len(ended) - MOST} more" if len(ended) > MOST else ""
-        return f"tried {', '.join(ended[:MOST])}{more}" if ended else ""
+        outcomes = [
+            f"{place(address)} ({attempt.outcome})" for address, attempt in self._tries.items() if attempt.outcome
+        ]
+        more = f" and {len(outcomes) - MOST} more" if len(outcomes) > MOST else ""
+        return f"tried {', '.join(outcomes[:MOST])}{more}" if outcomes else ""
 
     def next(self, now_s: float) -> Address | None:
         """Return the address to try now, None if none is known yet: the name is being looked up (`lookup`)."""
@@ -98,9 +100,9 @@ class Route:
             self.within_s, self._restart_s = self._restart_s, min(LONGER * self._restart_s, PROVE_WITHIN_S)
             return self._met
         if self.lookup is None and (not self._addresses or now_s >= self._resolved_s + RESOLVE_EVERY_S):
-            found = numeric(self._host, self._ports[0])
-            self._addresses, self._resolved_s = found or self._addresses, now_s
-            if not found:
+            addresses = numeric(self._host, self._ports[0])
+            self._addresses, self._resolved_s = addresses or self._addresses, now_s
+            if not addresses:
                 self.lookup = Lookup(self._host, self._ports[0])
         if not self._addresses:
             return None
@@ -111,10 +113,10 @@ class Route:
         """Take the result of `lookup`; return False if it found no address."""
         assert self.lookup is not None
         self.lookup.close()
-        found, self.lookup = self.lookup.found, None
-        if found:
-            self._addresses, self._resolved_s = found, now_s
-        return bool(found)
+        addresses, self.lookup = self.lookup.found, None
+        if addresses:
+            self._addresses, self._resolved_s = addresses, now_s
+        return bool(addresses)
 
     def pause_s(self, now_s: float, chance: float) -> float:
         """Return how long to wait after a try that failed; *chance*: from 0 to 1, so that hosts differ.
@@ -150,8 +152,8 @@ class Route:
         if self.lookup is not None:
             self.lookup.close()
 
-    def _look_elsewhere(self, at: Address) -> None:
-        family, address = at
+    def _look_elsewhere(self, first_port: Address) -> None:
+        family, address = first_port
         self._elsewhere = [(family, (address[0], port, *address[2:])) for port in self._ports[1:]]
 
     def _choose(self) -> Address:
@@ -159,7 +161,7 @@ class Route:
             self.connect_s = self.within_s = ELSEWHERE_S
             return self._elsewhere.pop(0)
         # The first of those that were never tried: the system's order is that of preference.
-        chosen = min(self._addresses, key=lambda each: self._last_try(each).number)
+        chosen = min(self._addresses, key=lambda address: self._last_try(address).number)
         last = self._last_try(chosen)
         self._number += 1
         self._tries[chosen[1]] = Try(number=self._number, count=last.count + 1, outcome=last.outcome)

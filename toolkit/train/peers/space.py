@@ -42,9 +42,9 @@ class Survey:
     def _look(self, places: dict[str, str], tells: int) -> None:
         for host, place in places.items():
             with contextlib.suppress(OSError, UnicodeError):
-                found = addresses(place, 1)
-                self.own.update(text(address[1]) for address in found if is_own(address))
-                self.found[host] = frozenset(text(address) for _, address in found)
+                host_addresses = addresses(place, 1)
+                self.own.update(text(address[1]) for address in host_addresses if is_own(address))
+                self.found[host] = frozenset(text(address) for _, address in host_addresses)
         with contextlib.suppress(OSError):
             os.write(tells, b"\0")
         os.close(tells)

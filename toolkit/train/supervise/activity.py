@@ -37,13 +37,13 @@ class Progress:
                 self._moved_s = now_s
             if moved or now_s - since_s >= OVER_S:
                 self._seen[pid] = (now_s, ticks, written_bytes)
-        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in ranks}
+        self._seen = {pid: activity for pid, activity in self._seen.items() if pid in ranks}
         return now_s - self._moved_s
 
 
 def used_ticks(pid: int) -> int:
     """Return the processor time of a process and of those that it started, in ticks."""
-    return sum(_ticks(each) for each in (pid, *descendants(pid)))
+    return sum(_ticks(process) for process in (pid, *descendants(pid)))
 
 
 def oddity(pid: int) -> str:

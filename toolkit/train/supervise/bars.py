@@ -104,7 +104,7 @@ def _without_backspaces(state: bytes) -> bytes:
 
 
 def _is_overwritten(line: bytes, state: bytes) -> bool:
-    ups = [found.end() for found in _UP.finditer(line)]
+    ups = [up.end() for up in _UP.finditer(line)]
     if not ups:
         return False
     below = line[ups[-1] :]

@@ -110,11 +110,11 @@ def reap() -> Iterator[tuple[int, int, int]]:
     """
     while True:
         try:
-            ended = _ended()
-            if ended is None:
+            ended_pid = _ended()
+            if ended_pid is None:
                 return
             ended_ns = time.monotonic_ns()
-            pid, status = os.waitpid(ended, 0)
+            pid, status = os.waitpid(ended_pid, 0)
         except ChildProcessError:
             return
         if os.WIFSTOPPED(status):
@@ -131,8 +131,8 @@ def _ended() -> int | None:
         ChildProcessError: there is no child.
     """
     try:
-        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return None if seen is None else seen.si_pid
+        waited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if waited is None else waited.si_pid
     except OSError as error:
         if error.errno not in DENIED:
             raise
@@ -217,11 +217,11 @@ def _not_executable(program: Path) -> str:
         head = b""
     if not head.startswith(b"\x7fELF"):
         return "It needs a first line such as #!/bin/sh."
-    here = os.uname().machine
+    machine = os.uname().machine
     number = int.from_bytes(head[18:20], "big" if head[5:6] == b"\2" else "little")
-    if len(head) < 20 or machines.get(number, here) == here:
+    if len(head) < 20 or machines.get(number, machine) == machine:
         return "It is a program (ELF), but damaged or cut short."
-    return f"It is a program for {machines[number]}, and this machine is {here}: build it for this one."
+    return f"It is a program for {machines[number]}, and this machine is {machine}: build it for this one."
 
 
 def _start_error(argv: tuple[str, ...], cwd: Path | str, number: int, detail: str) -> UserError:

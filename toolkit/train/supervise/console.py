@@ -35,9 +35,9 @@ class Outlets:
 
     def flush(self) -> None:
         """Write what is pending, as long as the console takes any."""
-        for each in self:
-            each.settle()
-        while waiting := [each for each in self if each.pending_bytes and not each.stalled(time.monotonic())]:
+        for outlet in self:
+            outlet.settle()
+        while waiting := [outlet for outlet in self if outlet.pending_bytes and not outlet.stalled(time.monotonic())]:
             poll = Poll()
             for outlet in waiting:
                 poll.register(outlet.fd, select.POLLOUT)
@@ -52,11 +52,17 @@ class Outlets:
 
         Call it after `flush`: what is still pending counts as lost.
         """
-        lost = [(name, each) for name, each in (("stdout", self.stdout), ("stderr", self.stderr)) if each.missing_bytes]
+        lost = [
+            (name, outlet)
+            for name, outlet in (("stdout", self.stdout), ("stderr", self.stderr))
+            if outlet.missing_bytes
+        ]
         if self.paired:
-            lost = [("stdout and stderr", each) for _, each in lost[:1]]
-        sentence = "; ".join(f"{each.missing_bytes} bytes of {name} ({each.reason or UNREAD})" for name, each in lost)
-        return sum(each.missing_bytes for _, each in lost), sentence and f"the console did not take {sentence}"
+            lost = [("stdout and stderr", outlet) for _, outlet in lost[:1]]
+        sentence = "; ".join(
+            f"{outlet.missing_bytes} bytes of {name} ({outlet.reason or UNREAD})" for name, outlet in lost
+        )
+        return sum(outlet.missing_bytes for _, outlet in lost), sentence and f"the console did not take {sentence}"
 
 
 class Console:
@@ -134,8 +140,8 @@ class Console:
         from toolkit.train.supervise.tags import Places, Speaker, Tagged
 
         # mpirun uses the machine's own name for the machine it runs on; Open MPI 4 leaves out the domain.
-        here = os.uname().nodename
-        places = Places({**dict.fromkeys((here, here.partition(".")[0]), self.host), **tags.hosts})
+        node_name = os.uname().nodename
+        places = Places({**dict.fromkeys((node_name, node_name.partition(".")[0]), self.host), **tags.hosts})
 
         def voice(speaker: Speaker, stream: int) -> tuple[bytes, LineMonitor | None]:
             if speaker is None:

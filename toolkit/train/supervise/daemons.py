@@ -10,7 +10,7 @@ from toolkit.job.events import DaemonEnded, Launch
 from toolkit.train.supervise.shim_server import ShimConnection
 
 
-class Wire(Protocol):
+class DaemonLink(Protocol):
     """The part of the link that daemons use."""
 
     def launch(self, launch: Launch) -> bool:
@@ -32,8 +32,8 @@ class Wire(Protocol):
 class Daemons:
     """The agents and daemons connected to `train` during one phase."""
 
-    def __init__(self, wire: Wire | None) -> None:
-        self._wire = wire
+    def __init__(self, link: DaemonLink | None) -> None:
+        self._link = link
         self._agents: dict[str, list[ShimConnection]] = {}
         # The pids of agents. They end after mpirun, and are not reported as processes left behind.
         self.pids: set[int] = set()
@@ -41,15 +41,15 @@ class Daemons:
         self._dismissed = False
         self._given = False
 
-    def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
+    def on_launch(self, agent: ShimConnection, launch: Launch) -> str:
         """Forward an agent's request; return why it cannot be met, "" if it can."""
-        if self._wire is None:
+        if self._link is None:
             agent.answer(code=69, number=None)
-            return f"mpirun wants to start {asked.host}, but there is no link to it"
-        if not self._wire.launch(asked):
+            return f"mpirun wants to start {launch.host}, but there is no link to it"
+        if not self._link.launch(launch):
             agent.answer(code=68, number=None)
-            return f"mpirun wants to start {asked.host}, which is none of this job's other hosts"
-        self._agents.setdefault(asked.host, []).append(agent)
+            return f"mpirun wants to start {launch.host}, which is none of this job's other hosts"
+        self._agents.setdefault(launch.host, []).append(agent)
         self.pids.add(agent.peer)
         return ""
 
@@ -62,14 +62,14 @@ class Daemons:
 
     def serve(self) -> None:
         """Handle commands and daemon ends that came over the link."""
-        if self._wire is None:
+        if self._link is None:
             return
-        if self._waiter is not None and not self._given and (command := self._wire.launched()) is not None:
+        if self._waiter is not None and not self._given and (command := self._link.launched()) is not None:
             self._given = True
             self._waiter.give(command)
-        for ended in self._wire.daemons_ended():
-            for agent in self._agents.pop(ended.host, []):
-                agent.answer(code=ended.code, number=None)
+        for report in self._link.daemons_ended():
+            for agent in self._agents.pop(report.host, []):
+                agent.answer(code=report.code, number=None)
 
     def on_leader_done(self) -> None:
         """Handle the end of the leader's mpirun."""
@@ -79,5 +79,5 @@ class Daemons:
 
     def main_ended(self, code: int, *, leads: bool) -> None:
         """Report the end of this host's main process to the other hosts."""
-        if self._wire is not None:
-            self._wire.leader_done() if leads else self._wire.daemon_ended(code)
+        if self._link is not None:
+            self._link.leader_done() if leads else self._link.daemon_ended(code)

@@ -1,25 +1,25 @@
-"""Does something once, shortly after the first process of the job was started."""
+"""Does work once, shortly after the first process of the job was started."""
 
 import math
 from collections.abc import Callable
 
 # The script comes first: its interpreter needs 20 ms of a core to start, which it may share with `train` and others.
-LATER_S = 0.25
+DEFERRED_S = 0.25
 
 
-class Later:
-    """Calls *work* once, LATER_S after `begin` was first called. Times are monotonic seconds."""
+class DeferredWork:
+    """Calls *work* once, DEFERRED_S after `note_start` was first called. Times are monotonic seconds."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._due_s: float | None = None
 
-    def begin(self, now_s: float) -> None:
+    def note_start(self, now_s: float) -> None:
         """Note that a process was started."""
         if self._due_s is None:
-            self._due_s = now_s + LATER_S
+            self._due_s = now_s + DEFERRED_S
 
-    def rest_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until `serve` is due; infinite if it is not."""
         return math.inf if self._due_s is None else max(self._due_s - now_s, 0.0)
 

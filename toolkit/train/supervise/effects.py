@@ -2,41 +2,45 @@
 
 import signal
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from toolkit.errors import assert_never
 from toolkit.job import events
 from toolkit.job.outcome import Exit, signal_name
 from toolkit.job.plan import Phase
 from toolkit.train.supervise import children, waiting
 from toolkit.train.supervise.daemons import Daemons
 from toolkit.train.supervise.hang_reports import HangReports
-from toolkit.train.supervise.link import Others
 from toolkit.train.supervise.phase_record import PhaseRecord
-from toolkit.train.supervise.poll_loop import Flow
-from toolkit.train.supervise.process import Process, command_name, why_unkilled
-from toolkit.train.supervise.processes import Home, Processes
+from toolkit.train.supervise.poll_loop import PollLoop
+from toolkit.train.supervise.process import WAITING, Process, command_name, why_unkilled
+from toolkit.train.supervise.processes import Processes
+from toolkit.train.supervise.reaper import Reaper
 from toolkit.train.supervise.shim_server import ShimConnection
 from toolkit.train.supervise.signals import passed_on
-from toolkit.train.supervise.stop_machine import StopMachine
-from toolkit.train.supervise.stop_request import Asking
-from toolkit.train.supervise.stop_table import Action
-from toolkit.train.supervise.stop_times import KILL_S, LEADER_DONE_S
+from toolkit.train.supervise.stop_actions import (
+    AnswerShim,
+    HoldShim,
+    HostState,
+    HurryConsole,
+    PlainAction,
+    ReleaseShims,
+    ReportHang,
+    ShowRankDone,
+    StopAction,
+    TellHosts,
+    TellStop,
+    UnfinalizedRank,
+    WriteLog,
+    WriteStopStep,
+)
+from toolkit.train.supervise.stop_request import StopRequest
+from toolkit.train.supervise.stop_times import KILL_S
+from toolkit.train.supervise.supervisor import Supervisor
 
 # The time until every rank knows the step at which all stop: on one host, and across hosts (peers.protocol.AGREE_S plus
 # the time on the network).
 AGREED_WITHIN_S = 0.05
-OTHERS_AGREED_WITHIN_S = 1.5
-# The name of the process that waits until no host uses this one's services.
-WAITING = "waiting"
-
-
-class Around(Home, Protocol):
-    """The part of loop.Supervisor, which outlives the phase, that actions use."""
-
-    others: Others | None
-
-    def carry_out(self, action: Action, event: events.Event) -> None:
-        """Carry out an action that concerns no phase."""
+ALL_HOSTS_AGREED_WITHIN_S = 1.5
 
 
 class Effects:
@@ -44,64 +48,131 @@ class Effects:
 
     def __init__(
         self,
-        around: Around,
+        supervisor: Supervisor,
         phase: Phase,
-        machine: StopMachine,
         processes: Processes,
         record: PhaseRecord,
-        flow: Flow,
-        asking: Asking,
+        poll_loop: PollLoop,
         daemons: Daemons,
         hangs: HangReports,
+        reaper: Reaper,
         post: Callable[[events.Event], None],
     ) -> None:
-        self._around = around
+        self._supervisor = supervisor
         self._phase = phase
-        self._machine = machine
+        self._machine = supervisor.machine
         self._processes = processes
         self._record = record
-        self._flow = flow
-        self._asking = asking
+        self._poll_loop = poll_loop
+        self._stop_request = StopRequest(supervisor.run_folder, supervisor.log)
         self._daemons = daemons
         self._hangs = hangs
+        self._reaper = reaper
         self._post = post
-        self._log = around.log
+        self._log = supervisor.log
         self._held: list[ShimConnection] = []
         self._killed: set[int] = set()
 
-    def do(self, action: Action, event: events.Event) -> None:
-        """Carry out *action*, which the machine returned for *event*."""
-        if action in _ON_PROCESSES:
-            _ON_PROCESSES[action](self)
-        elif isinstance(event, events.RankEnded | events.MainEnded | events.ServiceEnded) and action in _ON_EXIT:
-            _ON_EXIT[action](self, event.exit)
-        elif isinstance(event, events.RanksSave) and action is Action.SAY_SAVING:
-            self._log.info(f"{', '.join(event.names)} is writing a checkpoint: the others wait for it")
-        elif isinstance(event, events.StopStep) and action is Action.AGREE_STEP:
-            self._asking.agree(event.step)
-        elif isinstance(event, events.RankDone) and action is Action.SHOW_RANK_DONE:
-            self._asking.show_done(event)
-        elif isinstance(event, events.Hang | events.HangNoticed) and action is Action.SAY_HANG:
-            self._hangs.say(event)
-        elif action in _TO_OTHERS and self._around.others is not None:
-            _TO_OTHERS[action](self, self._around.others)
-        else:
-            self._around.carry_out(action, event)
+    def carry_out(self, action: StopAction) -> None:
+        """Carry out *action*, which the machine returned."""
+        match action:
+            case HurryConsole() | TellStop():
+                self._supervisor.carry_out(action)
+            case PlainAction():
+                self._carry_out_plain(action)
+            case AnswerShim(exit=exit):
+                self._answer_shim(exit)
+            case HoldShim(exit=exit):
+                self._hold_shim(exit)
+            case ReleaseShims(exit=exit):
+                self._release_shims(exit)
+            case WriteStopStep(step=step):
+                self._stop_request.write(step)
+            case ShowRankDone(done=done):
+                self._stop_request.show_done(done)
+            case ReportHang(hang=hang):
+                self._hangs.report(hang)
+            case WriteLog():
+                self._write_log(action)
+            case TellHosts(message=message):
+                self._tell_hosts(message)
+            case _:
+                assert_never(action)
+
+    def _carry_out_plain(self, action: PlainAction) -> None:
+        match action:
+            case PlainAction.FORWARD_SIGNAL:
+                self._forward_signal()
+            case PlainAction.TERMINATE_RANKS:
+                self._terminate(self._processes.ranks)
+            case PlainAction.TERMINATE_RANKS_OR_LAUNCHER:
+                self._terminate(self._ranks_or_launcher())
+            case PlainAction.TERMINATE_LAUNCHER:
+                self._processes.signal(self._processes.main, signal.SIGTERM)
+            case PlainAction.TERMINATE_LEFTOVERS:
+                self._terminate_leftovers()
+            case PlainAction.KILL_ALL:
+                self._kill_all()
+            case PlainAction.KILL_OPTIONAL:
+                self._processes.kill_optional()
+            case PlainAction.KILL_LAUNCHER:
+                self._killed |= self._processes.kill_main(is_relayed=not self._machine.policy.ends_as_one)
+            case PlainAction.CHECK_FOR_PROCESSES:
+                self._reaper.check_for_processes()
+            case PlainAction.DUMP_STACKS:
+                self._dump_stacks()
+            case PlainAction.BEGIN_DRAIN:
+                self._poll_loop.begin_draining()
+            case PlainAction.REPORT_SURVIVORS:
+                self.report_survivors()
+            case PlainAction.AWAIT_UNSERVED:
+                self._await_unserved()
+            case PlainAction.SERVE_DAEMONS:
+                self._daemons.serve()
+            case PlainAction.DISMISS_DAEMONS:
+                self._daemons.on_leader_done()
+            case PlainAction.LOG_NO_RANK:
+                self._log_no_rank()
+            case _:
+                assert_never(action)
+
+    def _tell_hosts(self, message: HostState | UnfinalizedRank | events.RankDone | events.LeaderDone) -> None:
+        link = self._supervisor.link
+        assert link is not None, "the machine has nothing to tell where there is no link"
+        match message:
+            case HostState.FAILING:
+                link.failing(self._record.so_far(self._processes))
+            case HostState.OWN_FAILURE:
+                link.answer(self._record.so_far(self._processes))
+            case HostState.RANKS_ENDED:
+                link.ranks_ended()
+            case events.LeaderDone():
+                link.leader_done()
+            case events.RankDone(process=process):
+                link.rank_done(process)
+            case UnfinalizedRank(exit=exit):
+                link.rank_unfinalized(exit, len(self._processes.ranks))
+            case _:
+                assert_never(message)
+
+    def _write_log(self, line: WriteLog) -> None:
+        write = {"info": self._log.info, "warning": self._log.warning, "error": self._log.error}[line.level]
+        write(line.text)
 
     # --- processes
 
     def signal_ranks(self, number: int, *, noted: bool = True) -> None:
         """Send *number* to every rank, or to the launcher if no rank was started yet."""
-        self._processes.signal(self._whom(), number, noted=noted)
+        self._processes.signal(self._ranks_or_launcher(), number, noted=noted)
 
-    def name_left(self) -> None:
+    def report_survivors(self) -> None:
         """Note which processes have survived SIGKILL."""
         left = sorted(self._processes.descendants())
         if left:
             names = ", ".join(f"{command_name(pid)} (pid {pid}, {why_unkilled(pid)})" for pid in left)
             self._record.note(f"SIGKILL has not ended {names}; left alone after {KILL_S:g} s")
 
-    def _whom(self) -> list[Process]:
+    def _ranks_or_launcher(self) -> list[Process]:
         return self._processes.ranks or self._processes.main
 
     @property
@@ -110,10 +181,10 @@ class Effects:
         stop = self._machine.job.last_stop
         return stop.signal if stop is not None else signal.SIGTERM
 
-    def _forward(self) -> None:
-        who = ", ".join(process.name for process in self._whom())
+    def _forward_signal(self) -> None:
+        who = ", ".join(process.name for process in self._ranks_or_launcher())
         grace_s = self._machine.policy.grace_s
-        self._ask(grace_s)
+        self._request_stop(grace_s)
         number = passed_on(self._number)
         self.signal_ranks(number)
         as_what = "" if number == self._number else f" as {signal_name(number)}"
@@ -124,51 +195,45 @@ class Effects:
             f"SIGKILL in {grace_s:g} s, or at once at a second signal"
         )
 
-    def _ask(self, grace_s: float) -> None:
+    def _request_stop(self, grace_s: float) -> None:
         """Write the stop request to the status page, before the signal is sent."""
-        self._asking.stop(self._number, self._machine.job.stopped_at_ns, grace_s)
-        others, pids = self._around.others, tuple(self._processes.living)
-        if others is None:
-            self._asking.agree(self._asking.step_by(pids, AGREED_WITHIN_S))
+        self._stop_request.prepare(self._number, self._machine.job.stopped_at_ns, grace_s)
+        link, pids = self._supervisor.link, tuple(self._processes.living)
+        if link is None:
+            self._stop_request.write(self._stop_request.step_by(pids, AGREED_WITHIN_S))
         else:
-            self._asking.agree(None)
-            others.propose(self._asking.step_by(pids, OTHERS_AGREED_WITHIN_S))
+            self._stop_request.write(None)
+            link.propose(self._stop_request.step_by(pids, ALL_HOSTS_AGREED_WITHIN_S))
 
-    def _say_no_rank(self) -> None:
+    def _log_no_rank(self) -> None:
         self._log.info(f"{signal_name(self._number)} received; this host has no living rank, other hosts may")
 
-    def _stop(self, processes: Iterable[Process]) -> None:
+    def _terminate(self, processes: Iterable[Process]) -> None:
         """Send SIGTERM to *processes* once no rank holds a checkpoint open (toolkit.status). The deadline is not
         extended."""
-        saving = self._asking.holding(self._processes.living.values())
+        saving = self._stop_request.holding(self._processes.living.values())
         if saving:
             self._post(events.RanksSave(names=tuple(saving)))
         else:
             self._processes.signal(processes, signal.SIGTERM)
 
-    def _tell_launcher(self) -> None:
-        self._processes.signal(self._processes.main, signal.SIGTERM)
-
-    def _kill_launcher(self) -> None:
-        self._killed |= self._processes.kill_main(heard=not self._machine.policy.ends_as_one)
-
-    def _sweep(self) -> None:
+    def _terminate_leftovers(self) -> None:
         services = self._processes.services
         self._processes.signal(services, signal.SIGTERM)
         left = self._processes.descendants() - self._killed - {process.pid for process in services}
         if strangers := left - self._daemons.pids:
             self._log.attempt(
                 "the processes that outlived the script could not be named",
-                lambda: self._say_strangers(strangers),
+                lambda: self._log_strangers(strangers),
                 None,
             )
         children.send_all(left, signal.SIGTERM)
 
-    def _say_strangers(self, pids: set[int]) -> None:
+    def _log_strangers(self, pids: set[int]) -> None:
         names = ", ".join(sorted({command_name(pid) for pid in pids}))
         self._log.info(f"{len(pids)} process(es) outlived the script and get SIGTERM: {names}")
 
-    def _kill(self) -> None:
+    def _kill_all(self) -> None:
         has_shim = self._processes.spec.has_rank_shim
         ranks = [process for process in self._processes.at_work if process.rank is not None or not has_shim]
         if ranks:
@@ -176,103 +241,34 @@ class Effects:
             self._record.note(f"SIGKILL to {', '.join(process.name for process in ranks)}, which had not ended")
         self._processes.kill_all()
 
-    def _dump(self) -> None:
+    def _dump_stacks(self) -> None:
         if not self._hangs.dump():
             self._post(events.StacksWritten())
 
-    def _wait_unserved(self) -> None:
+    def _await_unserved(self) -> None:
         served = self._phase.served
         assert served is not None
         self._log.info(f"this host's services stay until nothing listens on {served.address}:{served.port}")
         process = Process(WAITING, is_main=False, rank=None, local_rank=None, is_service=True)
-        self._processes.add(process, children.fork_call(lambda: waiting.wait_gone(served), prctl=self._around.prctl))
-
-    def _say_leader_done(self) -> None:
-        self._log.info(f"the leader's script ended well {LEADER_DONE_S:g} s ago; ending this host's")
-
-    def _say_left_wait(self) -> None:
-        self._log.error("a rank ended without MPI_Finalize; stopping the ranks that wait for it")
+        self._processes.add(
+            process, children.fork_call(lambda: waiting.wait_gone(served), prctl=self._supervisor.prctl)
+        )
 
     # --- after the end of a process
 
-    def _answer_shim(self, ended: Exit) -> None:
-        shim = self._record.gone[ended.pid].shim
+    def _answer_shim(self, exit: Exit) -> None:
+        shim = self._record.gone[exit.pid].shim
         if shim is not None:
-            shim.answer(code=ended.code, number=ended.signal)
+            shim.answer(code=exit.code, number=exit.signal)
 
-    def _hold_shim(self, ended: Exit) -> None:
-        shim = self._record.gone[ended.pid].shim
+    def _hold_shim(self, exit: Exit) -> None:
+        shim = self._record.gone[exit.pid].shim
         if shim is not None:
             self._held.append(shim)
 
-    def _release_shims(self, ended: Exit) -> None:
+    def _release_shims(self, exit: Exit) -> None:
         for shim in self._held:
             shim.answer(code=0, number=None)
         role = self._processes.spec.mpi_role
         if role:
-            self._daemons.main_ended(ended.status, leads=role == "agent")
-
-    def _say_rank_failed(self, ended: Exit) -> None:
-        self._log.error(f"{_named(ended)} ended with {_how(ended)}; stopping this host's other ranks")
-
-    def _say_service_failed(self, ended: Exit) -> None:
-        self._log.error(f"{_named(ended)} ended with {_how(ended)}; stopping this host")
-
-    def _say_left(self, ended: Exit) -> None:
-        self._log.warning(f"{_named(ended)} ended with 0 and without MPI_Finalize")
-
-    def _tell_left(self, ended: Exit) -> None:
-        if self._around.others is not None:
-            self._around.others.left(ended, len(self._processes.ranks))
-
-    def _tell_rank_done(self, ended: Exit) -> None:
-        if self._around.others is not None:
-            self._around.others.rank_done(ended.process)
-        else:
-            self._post(events.RankDone(host=self._machine.job.host, process=ended.process))
-
-
-_ON_PROCESSES: dict[Action, Callable[[Effects], None]] = {
-    Action.FORWARD: Effects._forward,
-    Action.STOP_RANKS: lambda effects: effects._stop(effects._processes.ranks),
-    Action.STOP_HERE: lambda effects: effects._stop(effects._whom()),
-    Action.TELL_LAUNCHER: Effects._tell_launcher,
-    Action.SWEEP: Effects._sweep,
-    Action.KILL: Effects._kill,
-    Action.KILL_OPTIONAL: lambda effects: effects._processes.kill_optional(),
-    Action.KILL_LAUNCHER: Effects._kill_launcher,
-    Action.END_LAUNCHER: Effects._kill_launcher,
-    Action.DUMP: Effects._dump,
-    Action.BEGIN_DRAIN: lambda effects: effects._flow.begin_draining(),
-    Action.WAIT_UNSERVED: Effects._wait_unserved,
-    Action.SERVE_DAEMONS: lambda effects: effects._daemons.serve(),
-    Action.DISMISS_DAEMONS: lambda effects: effects._daemons.on_leader_done(),
-    Action.SAY_NO_RANK: Effects._say_no_rank,
-    Action.SAY_LEADER_DONE: Effects._say_leader_done,
-    Action.SAY_LEFT_WAIT: Effects._say_left_wait,
-    Action.NAME_LEFT: Effects.name_left,
-}
-_ON_EXIT: dict[Action, Callable[[Effects, Exit], None]] = {
-    Action.ANSWER_SHIM: Effects._answer_shim,
-    Action.HOLD_SHIM: Effects._hold_shim,
-    Action.RELEASE_SHIMS: Effects._release_shims,
-    Action.SAY_RANK_FAILED: Effects._say_rank_failed,
-    Action.SAY_SERVICE_FAILED: Effects._say_service_failed,
-    Action.SAY_LEFT: Effects._say_left,
-    Action.TELL_LEFT: Effects._tell_left,
-    Action.TELL_RANK_DONE: Effects._tell_rank_done,
-}
-_TO_OTHERS: dict[Action, Callable[[Effects, Others], None]] = {
-    Action.TELL_FAILING: lambda effects, others: others.failing(effects._record.so_far(effects._processes)),
-    Action.TELL_OWN_FAILURE: lambda effects, others: others.answer(effects._record.so_far(effects._processes)),
-    Action.TELL_RANKS_ENDED: lambda _, others: others.ranks_ended(),
-    Action.TELL_LEADER_DONE: lambda _, others: others.leader_done(),
-}
-
-
-def _named(ended: Exit) -> str:
-    return f"{ended.process} (pid {ended.pid})"
-
-
-def _how(ended: Exit) -> str:
-    return f"code {ended.code}" if ended.signal is None else signal_name(ended.signal)
+            self._daemons.main_ended(exit.status, leads=role == "agent")

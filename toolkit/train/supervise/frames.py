@@ -80,17 +80,19 @@ def parsed(text: str) -> list[Frame]:
     thread: faulthandler may have stopped at 100 threads, before the main one.
     """
     lines = text.splitlines()
-    spied = next((at for at, line in enumerate(lines) if "MainThread" in line and line.startswith("Thread ")), None)
-    heads = [at for at, line in enumerate(lines) if line.endswith("(most recent call first):")]
+    spied = next(
+        (index for index, line in enumerate(lines) if "MainThread" in line and line.startswith("Thread ")), None
+    )
+    heads = [index for index, line in enumerate(lines) if line.endswith("(most recent call first):")]
     if spied is None and (not heads or (lines[-1] == CUT)):
         return []
     start, pattern = (heads[-1], WRITTEN) if spied is None else (spied, SPIED)
-    found = []
+    frames = []
     for line in lines[start + 1 :]:
         if (match := pattern.match(line)) is None:
             break
-        found.append(Frame(file=match["file"], line=int(match["line"]), function=match["function"]))
-    return found
+        frames.append(Frame(file=match["file"], line=int(match["line"]), function=match["function"]))
+    return frames
 
 
 def kind(frames: list[Frame], source: str) -> Kind:
@@ -103,8 +105,8 @@ def kind(frames: list[Frame], source: str) -> Kind:
     for number, frame in enumerate(frames):
         if frame.is_users:
             return "unclear" if number == 0 and CALLS.search(source) else "works"
-        if (known := _known(frame.file)) is not None:
-            return known
+        if (library_kind := _known(frame.file)) is not None:
+            return library_kind
         if _package(frame.file) and not _package(frame.file).startswith(BETWEEN):
             return "works"
     return "works" if frames else "unclear"
@@ -122,4 +124,4 @@ def _known(file: str) -> Kind | None:
 
 def _package(file: str) -> str:
     """Return the path within site-packages, "" for a file outside it."""
-    return next((file.partition(each)[2] for each in ("/site-packages/", "/dist-packages/") if each in file), "")
+    return next((file.partition(folder)[2] for folder in ("/site-packages/", "/dist-packages/") if folder in file), "")

@@ -53,7 +53,7 @@ class Guardian:
         self.pid = fork_call(watch, prctl=prctl, outlives=True)
         os.close(read_end)
 
-    def tell(self, pid: int) -> None:
+    def note_process(self, pid: int) -> None:
         """Report that *pid* was started, in a session of its own."""
         try:
             os.write(self._write_end, pid.to_bytes(4, "little"))
@@ -106,41 +106,41 @@ def _take_name() -> None:
 
 def _watch(pipe: int, train: int) -> dict[int, int]:
     """Wait until *train* has ended; return the start times, by pid, of what it started and what was seen below it."""
-    known: dict[int, int] = {}
-    rest_s = LOOK_S
+    started: dict[int, int] = {}
+    timeout_s = LOOK_S
     while True:
-        if select.select([pipe], [], [], rest_s)[0]:
+        if select.select([pipe], [], [], timeout_s)[0]:
             numbers = os.read(pipe, 4096)
             if not numbers:
-                return known
-            for pid in (int.from_bytes(numbers[at : at + 4], "little") for at in range(0, len(numbers), 4)):
+                return started
+            for pid in (int.from_bytes(numbers[offset : offset + 4], "little") for offset in range(0, len(numbers), 4)):
                 # If it has ended already, its session identifies what it left.
                 process = seen(pid)
-                known[pid] = process.start if process is not None else 0
+                started[pid] = process.start if process is not None else 0
         else:
             before_s = time.process_time()
             processes = table()
-            known = _alive(known, processes)
-            known |= {pid: processes[pid].start for pid in below({train}, processes)}
-            rest_s = max(LOOK_S, (time.process_time() - before_s) / LOOK_SHARE)
+            started = _alive(started, processes)
+            started |= {pid: processes[pid].start for pid in below({train}, processes)}
+            timeout_s = max(LOOK_S, (time.process_time() - before_s) / LOOK_SHARE)
 
 
-def _alive(known: dict[int, int], processes: dict[int, Seen]) -> dict[int, int]:
-    """Return those of *known* that live, or in whose session a process lives. A reused pid has another start time."""
+def _alive(started: dict[int, int], processes: dict[int, Seen]) -> dict[int, int]:
+    """Return those of *started* that live, or in whose session a process lives. A reused pid has another start."""
     sessions = {process.session for process in processes.values()}
     return {
         pid: start
-        for pid, start in known.items()
+        for pid, start in started.items()
         if (processes[pid].start == start if pid in processes else pid in sessions)
     }
 
 
-def _end_all(marker: bytes, known: dict[int, int]) -> None:
+def _end_all(marker: bytes, started: dict[int, int]) -> None:
     # All are stopped first, so that none forks while the list is made, and listed again for those forked before that.
     for _ in range(3):
         processes = table()
-        ours = _alive(known, processes)
-        left = marked(marker) | {p for p, process in processes.items() if p in ours or process.session in ours}
+        living = _alive(started, processes)
+        left = marked(marker) | {p for p, process in processes.items() if p in living or process.session in living}
         left = (left | below(left, processes)) - {os.getpid()}
         if not left:
             return

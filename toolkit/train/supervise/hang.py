@@ -40,7 +40,7 @@ class HangWatch:
         self._dump: stacks.Dump | None = None
         self._collect_s = 0.0
 
-    def rest_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until something is due."""
         due_s = self._looked_s + self._every_s
         return max(min(due_s, self._collect_s if self._dump is not None else due_s) - now_s, 0.0)

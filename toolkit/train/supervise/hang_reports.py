@@ -9,9 +9,9 @@ from toolkit.job.events import Hang, HangNoticed
 from toolkit.job.outcome import Hung
 from toolkit.log import Log
 from toolkit.train.supervise.hang import HangWatch, stopped
-from toolkit.train.supervise.liveness import Pulse
+from toolkit.train.supervise.liveness import Liveness
 from toolkit.train.supervise.phase_record import PhaseRecord
-from toolkit.train.supervise.poll_loop import Flow
+from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.stop_facts import OnHang
 
@@ -20,13 +20,19 @@ class HangReports:
     """*watch* None: this host does not look for hangs."""
 
     def __init__(
-        self, watch: HangWatch | None, processes: Processes, record: PhaseRecord, flow: Flow, pulse: Pulse, log: Log
+        self,
+        watch: HangWatch | None,
+        processes: Processes,
+        record: PhaseRecord,
+        poll_loop: PollLoop,
+        liveness: Liveness,
+        log: Log,
     ) -> None:
         self._watch = watch
         self._processes = processes
         self._record = record
-        self._flow = flow
-        self._pulse = pulse
+        self._poll_loop = poll_loop
+        self._liveness = liveness
         self._log = log
 
     @property
@@ -36,35 +42,35 @@ class HangReports:
             return "unseen"
         return "stop" if self._watch.stops else "report"
 
-    def rest_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until something is due."""
-        return self._watch.rest_s(now_s) if self._watch is not None else math.inf
+        return self._watch.due_in_s(now_s) if self._watch is not None else math.inf
 
     def idle_s(self, now_s: float) -> float | None:
         """Return the seconds without activity of any rank here, 0 if that is no hang yet, None if no look is due."""
         if self._watch is None:
             return None
         idle_s = self._watch.idle_s(self._processes.written_bytes(), now_s)
-        if idle_s and (stalled_s := self._flow.stalled_s()):
+        if idle_s and (stalled_s := self._poll_loop.stalled_s()):
             self._log.warning(
                 f"the console has taken nothing for {stalled_s:.0f} s: ranks no longer wait for it, "
                 "and further output is lost while it takes nothing"
             )
-            self._flow.give_up_stalled(0.0)
+            self._poll_loop.give_up_stalled(0.0)
             return 0.0
         return idle_s
 
-    def say(self, event: Hang | HangNoticed) -> None:
+    def report(self, event: Hang | HangNoticed) -> None:
         """Log that no rank is active; if the hang ends the job, keep the ranks whose processes cannot run."""
         if self._watch is None:
             return
-        found = stopped(self._processes.rank_pids)
-        states = "".join(f"; {each.name} is {each.state}" for each in found)
-        where = f"their stacks go to {self._watch.folder}"
-        self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {where}")
-        self._pulse.hang(event.seconds)
+        stuck_ranks = stopped(self._processes.rank_pids)
+        states = "".join(f"; {rank.name} is {rank.state}" for rank in stuck_ranks)
+        stacks = f"their stacks go to {self._watch.folder}"
+        self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {stacks}")
+        self._liveness.note_hang(event.seconds)
         if isinstance(event, Hang) and self._watch.stops:
-            self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=found)
+            self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=stuck_ranks)
 
     def dump(self) -> bool:
         """Have the stacks of all ranks written; return False if they cannot be."""

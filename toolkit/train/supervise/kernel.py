@@ -66,8 +66,8 @@ class Seen(NamedTuple):
 
 def table() -> dict[int, Seen]:
     """Return all living processes by pid, without zombies, from one scan of /proc."""
-    found = {int(name): seen(int(name)) for name in os.listdir("/proc") if name.isdigit()}
-    return {pid: process for pid, process in found.items() if process is not None}
+    processes = {int(name): seen(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: process for pid, process in processes.items() if process is not None}
 
 
 def seen(pid: int) -> Seen | None:
@@ -98,14 +98,14 @@ def below(roots: Iterable[int], processes: Mapping[int, Seen]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
-    found: set[int] = set()
+    pids: set[int] = set()
     ahead = list(roots)
     while ahead:
         for pid in children.get(ahead.pop(), ()):
-            if pid not in found:
-                found.add(pid)
+            if pid not in pids:
+                pids.add(pid)
                 ahead.append(pid)
-    return found
+    return pids
 
 
 def own_children() -> set[int]:
@@ -117,29 +117,29 @@ def own_children() -> set[int]:
     every child that existed before. A kernel without the list (CONFIG_PROC_CHILDREN) gets two scans in a row instead.
     """
     pid = os.getpid()
-    found: set[int] = set()
+    pids: set[int] = set()
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
-                found |= {int(child) for child in children.read().split()}
+                pids |= {int(child) for child in children.read().split()}
     except FileNotFoundError:
         return descendants(pid) or descendants(pid)
-    return found
+    return pids
 
 
 def marked(marker: bytes) -> set[int]:
     """Return the pids of all processes that were started with *marker* ("NAME=value") in their environment."""
-    found = set()
+    pids = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as environ:
                 if marker in environ.read().split(b"\0"):
-                    found.add(int(name))
+                    pids.add(int(name))
         except OSError:
             pass  # It is gone, or belongs to another user.
-    return found
+    return pids
 
 
 def is_exiting(pid: int) -> bool:

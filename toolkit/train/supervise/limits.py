@@ -23,17 +23,17 @@ def raise_open_files() -> tuple[int, int] | None:
 
     Returns (soft, hard) as they were before, the limits for the programs that `train` starts; None if unknown.
     """
-    before = open_files()
-    if before is None:
+    limits = open_files()
+    if limits is None:
         return None
-    soft, hard = before
+    soft, hard = limits
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         except (OSError, ValueError):
             pass  # A sandbox may forbid it; the limit stays as it was.
-    return before
+    return limits
 
 
 def set_open_files(limits: tuple[int, int]) -> None:

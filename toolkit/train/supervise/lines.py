@@ -26,22 +26,22 @@ class Lines:
         return self._held_bytes
 
     def feed(self, piece: bytes) -> tuple[bytes, bytes]:
-        """Return (whole lines, piece of an overlong line), in the order of the stream; either may be empty.
+        """Return (complete lines, piece of an overlong line), in the order of the stream; either may be empty.
 
-        After a piece of an overlong line, the next whole lines begin with the rest of that line.
+        After a piece of an overlong line, the next complete lines begin with the rest of that line.
         """
         cut = piece.rfind(b"\n") + 1
         if not cut:
             return b"", self._hold(piece)
         if self._held:
             self._held.append(piece if cut == len(piece) else piece[:cut])
-            whole = b"".join(self._held)
+            lines = b"".join(self._held)
             self._held.clear()
             self._held_bytes = 0
         else:
-            whole = piece if cut == len(piece) else piece[:cut]
+            lines = piece if cut == len(piece) else piece[:cut]
         self._in_long_line = False
-        return whole, self._hold(piece[cut:]) if cut < len(piece) else b""
+        return lines, self._hold(piece[cut:]) if cut < len(piece) else b""
 
     def flush(self) -> bytes:
         """Remove the unfinished line and return it: at the stream's end, or when its reader should not wait longer."""

@@ -1,13 +1,13 @@
-"""The interfaces through which the loop uses the link to the other hosts, and the log rules."""
+"""The interfaces through which the supervisor uses the link to the other hosts, and the log rules."""
 
 from typing import Protocol
 
 from toolkit.job.events import Heard, Stop
 from toolkit.job.outcome import Ended, Exit, Ruled
-from toolkit.train.supervise.daemons import Wire
+from toolkit.train.supervise.daemons import DaemonLink
 
 
-class Rules(Protocol):
+class LogRules(Protocol):
     """The log rules: they watch the ranks' lines and may end the job."""
 
     @property
@@ -18,18 +18,18 @@ class Rules(Protocol):
     def stop_rule(self) -> str:
         """The profiler rule that stops the job early and well; "" while none does."""
 
-    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+    def note_rank(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
 
-    def rest_s(self) -> float | None:
+    def due_in_s(self) -> float | None:
         """Return the seconds until `tick` is due, None if it is not."""
 
     def tick(self) -> None:
         """Apply the rules that depend on time."""
 
 
-class Others(Wire, Protocol):
-    """The link to the other hosts, as the loop uses it. Nothing here blocks."""
+class Link(DaemonLink, Protocol):
+    """The link to the other hosts, as the supervisor uses it. Nothing here blocks."""
 
     @property
     def fd(self) -> int:
@@ -38,7 +38,7 @@ class Others(Wire, Protocol):
     def serve(self) -> list[Heard]:
         """Do what is due, and return the events that came."""
 
-    def rest_s(self) -> float:
+    def due_in_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
 
     def ready(self) -> None:
@@ -59,7 +59,7 @@ class Others(Wire, Protocol):
     def ranks_ended(self) -> None:
         """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
 
-    def left(self, ended: Exit, ranks_left: int) -> None:
+    def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None:
         """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
 
     def rank_done(self, process: str) -> None:

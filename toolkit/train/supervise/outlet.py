@@ -96,7 +96,7 @@ class Outlet:
 
     def pump(self) -> None:
         """Write as much as possible without blocking. If the reader is gone, count the rest: the job does not fail."""
-        before = self.pending_bytes
+        pending_bytes = self.pending_bytes
         while self._queue:
             try:
                 written = self._write()
@@ -112,9 +112,9 @@ class Outlet:
                 if written < len(head):
                     self._queue.appendleft(head[written:])
                 written -= min(written, len(head))
-        if self._queue and self.pending_bytes < before:
+        if self._queue and self.pending_bytes < pending_bytes:
             self.moved_s = time.monotonic()
-        if self._refuses and self.pending_bytes < before:
+        if self._refuses and self.pending_bytes < pending_bytes:
             self._refuses = False
 
     def _take(self, *parts: bytes | memoryview) -> None:
@@ -176,10 +176,10 @@ class Outlet:
         return True
 
 
-def same_sink(one: int, other: int) -> bool:
+def same_sink(first_fd: int, second_fd: int) -> bool:
     """True if two descriptors lead to the same pipe, terminal or file (`2>&1`)."""
     try:
-        first, second = os.fstat(one), os.fstat(other)
+        first, second = os.fstat(first_fd), os.fstat(second_fd)
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -46,38 +46,38 @@ class PhaseRecord:
 
     def end(self, process: Process, status: int, ended_ns: int) -> Exit:
         """Record the end of *process*, which was reaped with *status*, and return it."""
-        ended = self._with_others(process, process.exit(status, ended_ns, *self._rank_records.raised_by(process.pid)))
+        exit = self._with_others(process, process.exit(status, ended_ns, *self._rank_records.raised_by(process.pid)))
         self.gone[process.pid] = process
         # A service's end matters only if it failed while it was needed.
-        if not process.is_service or (self._machine.undisturbed and not ended.ok and not ended.signalled):
-            self.exits.append(ended)
-        return ended
+        if not process.is_service or (self._machine.undisturbed and not exit.ok and not exit.signalled):
+            self.exits.append(exit)
+        return exit
 
-    def _with_others(self, process: Process, ended: Exit) -> Exit:
-        """Return *ended*, corrected for what MPI does to ranks.
+    def _with_others(self, process: Process, exit: Exit) -> Exit:
+        """Return *exit*, corrected for what MPI does to ranks.
 
         A rank that crashed while MPI was aborted, as MPICH's do, is marked as signalled: another rank is the
         cause. A rank that had recorded its own exit and then crashed or failed in MPI_Abort or MPI_Finalize, because
         MPI's own processes were gone, ends with the code that it recorded.
         """
         if not self._phase.main.stop.as_one or process.shim is None:
-            return ended
-        if ended.ok:
-            left = not ended.signalled and self._machine.undisturbed and self._rank_records.unfinished(process.pid)
-            return msgspec.structs.replace(ended, left=True) if left else ended
-        if ended.raised_ns is not None and not ended.signalled:
-            own = self._rank_records.raised_by(process.pid)[1]
-            return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
-        if ended.signal is None:
-            return ended
+            return exit
+        if exit.ok:
+            left = not exit.signalled and self._machine.undisturbed and self._rank_records.unfinished(process.pid)
+            return msgspec.structs.replace(exit, left=True) if left else exit
+        if exit.raised_ns is not None and not exit.signalled:
+            recorded_code = self._rank_records.raised_by(process.pid)[1]
+            return msgspec.structs.replace(exit, code=recorded_code, signal=None) if recorded_code else exit
+        if exit.signal is None:
+            return exit
         numbers, gone = process.shim.read()
         aborted = bool(numbers) or gone or process.pid in self.aborted
-        return msgspec.structs.replace(ended, signalled=True) if aborted else ended
+        return msgspec.structs.replace(exit, signalled=True) if aborted else exit
 
     @property
     def ranks_ended_well(self) -> int:
         """The number of ranks that have ended with 0."""
-        return sum(ended.rank is not None and ended.ok for ended in self.exits)
+        return sum(exit.rank is not None and exit.ok for exit in self.exits)
 
     def so_far(self, processes: Processes) -> Ended:
         """Return what was observed until now."""

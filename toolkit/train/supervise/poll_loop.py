@@ -18,7 +18,7 @@ QUIET_PIPE_S = 1.0
 LAST_READS = 64
 
 
-class Flow:
+class PollLoop:
     """One `poll` and a handler for each descriptor in it."""
 
     def __init__(self, console: Console) -> None:
@@ -62,19 +62,19 @@ class Flow:
 
     def step(self, timeout_s: float | None) -> None:
         """Wait until a descriptor is ready, at most *timeout_s* (None: no limit), and handle it."""
-        waits = [wait for wait in (timeout_s, self._rest_s(time.monotonic())) if wait is not None]
+        waits = [wait for wait in (timeout_s, self._due_in_s(time.monotonic())) if wait is not None]
         for fd, _ in self._poll.poll(min(waits) * 1000 + 1 if waits else None):
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler()
         now_s = time.monotonic()
         for stream in self._being_read:
-            rest_s = stream.rest_s(now_s)
-            if rest_s is not None and rest_s <= 0:
+            due_in_s = stream.due_in_s(now_s)
+            if due_in_s is not None and due_in_s <= 0:
                 stream.refresh(now_s)
         for outlet in self._console.outlets:
-            rest_s = outlet.rest_s(now_s)
-            if rest_s is not None and rest_s <= 0:
+            due_in_s = outlet.due_in_s(now_s)
+            if due_in_s is not None and due_in_s <= 0:
                 outlet.refresh(now_s)
             self._mind(outlet)
 
@@ -84,7 +84,7 @@ class Flow:
 
     def patience_ends_s(self) -> float:
         """Return when (monotonic) to stop waiting for pipes that a process holds open, or for a stalled console."""
-        waiting = [each.moved_s + each.patience_s for each in self._console.outlets if each.pending_bytes]
+        waiting = [outlet.moved_s + outlet.patience_s for outlet in self._console.outlets if outlet.pending_bytes]
         return max(self._moved_s + QUIET_PIPE_S, *waiting) if waiting else self._moved_s + QUIET_PIPE_S
 
     def give_up_stalled(self, for_s: float | None = STALLED_STOP_S) -> None:
@@ -134,9 +134,9 @@ class Flow:
         """The streams that are read. The rest of an unfinished line of another may wait in its pipe."""
         return [stream for fd, stream in self._streams.items() if fd not in self._paused]
 
-    def _rest_s(self, now_s: float) -> float | None:
+    def _due_in_s(self, now_s: float) -> float | None:
         sources = (*self._being_read, *self._console.outlets)
-        return min((rest for each in sources if (rest := each.rest_s(now_s)) is not None), default=None)
+        return min((rest for source in sources if (rest := source.due_in_s(now_s)) is not None), default=None)
 
     def _read_again(self, stream: Stream) -> None:
         self._paused.discard(stream.fd)

@@ -9,6 +9,9 @@ from toolkit.job.outcome import Exit
 from toolkit.train.supervise.kernel import is_exiting
 from toolkit.train.supervise.shim_server import ShimConnection
 
+# The name of the process that waits until no host uses this one's services.
+WAITING = "waiting"
+
 
 class Process:
     """A running process. A service is neither the main process nor a rank, and its status is not the job's."""
@@ -29,19 +32,19 @@ class Process:
         self.killed = False
         self.shim: ShimConnection | None = None
 
-    def started(self, pid: int) -> None:
+    def note_start(self, pid: int) -> None:
         """Note that it was started as *pid*."""
         self.pid = pid
         self.started_ns = time.monotonic_ns()
 
-    def tell(self) -> None:
+    def note_signal(self) -> None:
         """Note that `train` signals it. Only the first signal counts, and only if the process is not ending already."""
         if self.signalled_ns is None and not (self.pid and is_exiting(self.pid)):
             self.signalled_ns = time.monotonic_ns()
 
-    def kill(self) -> None:
+    def note_kill(self) -> None:
         """Note that `train` sends it SIGKILL."""
-        self.tell()
+        self.note_signal()
         self.killed = True
 
     def exit(self, status: int, ended_ns: int, raised_ns: int | None, raised_code: int = 1) -> Exit:

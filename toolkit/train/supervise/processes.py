@@ -5,55 +5,38 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from toolkit.errors import UserError
 from toolkit.exit_codes import CANNOT_START
 from toolkit.job.plan import AGENT_WRAPPER, RANK_WRAPPER, Phase, ProcessSpec
-from toolkit.log import Log
 from toolkit.train.supervise import children
-from toolkit.train.supervise.console import Console
-from toolkit.train.supervise.guardian import Guardian
 from toolkit.train.supervise.kernel import descendants, own_children
-from toolkit.train.supervise.link import Rules
-from toolkit.train.supervise.poll_loop import Flow
+from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.process import Process
 from toolkit.train.supervise.relay import RankFile, Stream
 from toolkit.train.supervise.shim_server import Request, ShimConnection, ShimServer, write_agent, write_wrapper
+from toolkit.train.supervise.supervisor import Supervisor
 
 RANK_SHIM = Path(__file__).parents[2] / "rank" / "hook" / "rank_shim.py"
 AGENT = Path(__file__).parents[2] / "rank" / "hook" / "mpi_agent.py"
 KILL_AGAIN_S = 0.005
 
 
-class Home(Protocol):
-    """The part of loop.Supervisor, which outlives the phase, that starting processes needs."""
-
-    console: Console
-    log: Log
-    run_folder: Path
-    python: str
-    prctl: children.Prctl
-    open_files: tuple[int, int] | None
-    guardian: Guardian | None
-    rules: Rules | None
-
-
 class Processes:
     """Starts them and keeps track of them. *note* takes notes for the outcome. `command`: the command line that the
     outcome shows."""
 
-    def __init__(self, home: Home, phase: Phase, flow: Flow, note: Callable[[str], None]) -> None:
+    def __init__(self, supervisor: Supervisor, phase: Phase, poll_loop: PollLoop, note: Callable[[str], None]) -> None:
         self.living: dict[int, Process] = {}
         self.streams: dict[str, tuple[Stream, Stream]] = {}
         self.had_ranks = False
         self.spec = phase.main
         self.command = phase.main.argv
-        self._home = home
+        self._supervisor = supervisor
         self._shared = not all(service.optional for service in phase.services)
-        self._flow = flow
+        self._poll_loop = poll_loop
         self._note = note
         self._files: list[RankFile] = []
 
@@ -64,7 +47,7 @@ class Processes:
         server cannot be opened: ranks then remain children of the launcher."""
         if not self.spec.has_rank_shim and not self.spec.mpi_role:
             return None
-        folder = self._home.run_folder
+        folder = self._supervisor.run_folder
         try:
             server = ShimServer(folder)
         except OSError as error:
@@ -72,16 +55,18 @@ class Processes:
             return None
         wrapper, python = folder / RANK_WRAPPER, self.spec.rank_python
         if python and (
-            why := write_wrapper(
-                wrapper, script_python=python, python=self._home.python, shim=RANK_SHIM, server=server.path
+            problem := write_wrapper(
+                wrapper, script_python=python, python=self._supervisor.python, shim=RANK_SHIM, server=server.path
             )
         ):
             server.close()
-            self._leave_ranks(why)
+            self._leave_ranks(problem)
             return None
         agent = folder / AGENT_WRAPPER
-        if self.spec.mpi_role == "agent" and (why := write_agent(agent, python=self._home.python, agent=AGENT)):
-            self._note(f"{why}: no daemon can be started on other hosts")
+        if self.spec.mpi_role == "agent" and (
+            problem := write_agent(agent, python=self._supervisor.python, agent=AGENT)
+        ):
+            self._note(f"{problem}: no daemon can be started on other hosts")
         return server
 
     def start_main(self) -> None:
@@ -105,43 +90,43 @@ class Processes:
         process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
         process.is_optional, process.gives = spec.optional, spec.gives
         if spec.optional:
-            process.kill()  # Its end never counts as a failure, even if another process kills it.
+            process.note_kill()  # Its end never counts as a failure, even if another process kills it.
         try:
             self._start(process, spec.argv, spec.environ, spec.cwd, shared=True)
         except UserError as error:
             if not spec.optional:
                 raise
-            self._home.log.warning(f"{spec.name}: {error}")
+            self._supervisor.log.warning(f"{spec.name}: {error}")
 
-    def start_rank(self, shim: ShimConnection, asked: Request) -> None:
+    def start_rank(self, shim: ShimConnection, request: Request) -> None:
         """Start the rank that *shim* requested; a rank that cannot be started ends with 127, as in a shell."""
-        rank, local_rank = (asked.number(name.encode()) for name in self.spec.rank_variables)
+        rank, local_rank = (request.number(name.encode()) for name in self.spec.rank_variables)
         process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
         process.shim = shim
         try:
             self._start(
                 process,
-                asked.argv,
-                _rank_environ(self.spec, asked),
-                asked.cwd,
-                shared=len(self.spec.starts_ranks) > 1 or self._home.console.prefixes,
-                before_exec=lambda: _as_asked(asked),
+                request.argv,
+                _rank_environ(self.spec, request),
+                request.cwd,
+                shared=len(self.spec.starts_ranks) > 1 or self._supervisor.console.prefixes,
+                before_exec=lambda: _set_affinity_and_descriptor(request),
             )
         except UserError as error:
-            self._home.log.error(str(error))
+            self._supervisor.log.error(str(error))
             shim.answer(code=CANNOT_START, number=None)
             return
         shim.pid = process.pid
         self.had_ranks = True
         if self.spec.mpi_role == "daemon":  # The daemon's own command is MPI's; show that of a rank.
-            self.command = asked.argv
+            self.command = request.argv
 
     def add(self, process: Process, pid: int) -> None:
         """Add a process that was started elsewhere, without streams of its own, and runs as *pid*."""
-        process.started(pid)
+        process.note_start(pid)
         self.living[pid] = process
-        if self._home.guardian is not None:
-            self._home.guardian.tell(pid)
+        if self._supervisor.guardian is not None:
+            self._supervisor.guardian.note_process(pid)
 
     def _start(
         self,
@@ -155,7 +140,7 @@ class Processes:
     ) -> None:
         pipes = _two_pipes()
         out, out_write, err, err_write = pipes
-        home = self._home
+        supervisor = self._supervisor
         try:
             pid = children.spawn(
                 argv,
@@ -163,9 +148,9 @@ class Processes:
                 cwd,
                 stdout=out_write,
                 stderr=err_write,
-                prctl=home.prctl,
+                prctl=supervisor.prctl,
                 before_exec=before_exec,
-                open_files=home.open_files,
+                open_files=supervisor.open_files,
             )
         except BaseException:
             for fd in pipes:
@@ -174,23 +159,23 @@ class Processes:
         os.close(out_write)
         os.close(err_write)
         tags = self.spec.tags if process.is_main else None
-        mask = home.log.mask if process.is_main and self.spec.masked else None
-        streams, file = home.console.streams(
+        mask = supervisor.log.mask if process.is_main and self.spec.masked else None
+        streams, file = supervisor.console.streams(
             process.name, process.rank, stdout=out, stderr=err, shared=shared, tags=tags, mask=mask
         )
         for stream in streams:
-            self._flow.add(stream)
+            self._poll_loop.add(stream)
         self.streams[process.name] = streams
         if file is not None:
             self._files.append(file)
         self.add(process, pid)
-        if home.rules is not None and process.rank is not None:
-            home.rules.started(process.rank, process.local_rank, pid)
+        if supervisor.rules is not None and process.rank is not None:
+            supervisor.rules.note_rank(process.rank, process.local_rank, pid)
 
-    def _leave_ranks(self, why: str) -> None:
-        self._note(f"{why}: ranks are left to {self.spec.name}")
-        ours = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC")
-        environ = {name: value for name, value in self.spec.environ.items() if name not in ours}
+    def _leave_ranks(self, reason: str) -> None:
+        self._note(f"{reason}: ranks are left to {self.spec.name}")
+        shim_variables = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC")
+        environ = {name: value for name, value in self.spec.environ.items() if name not in shim_variables}
         if "TOOLKIT_PYTHON_EXEC" in self.spec.environ:
             environ["PYTHON_EXEC"] = self.spec.environ["TOOLKIT_PYTHON_EXEC"]
         self.spec = msgspec.structs.replace(self.spec, has_rank_shim=False, environ=environ)
@@ -233,7 +218,7 @@ class Processes:
 
     @property
     def _apart(self) -> set[int]:
-        guardian = self._home.guardian
+        guardian = self._supervisor.guardian
         return {guardian.pid} if guardian is not None else set()
 
     # --- signals
@@ -242,13 +227,13 @@ class Processes:
         """Send *number*. *noted*: record it, so that an end after it does not count as a failure."""
         for process in processes:
             if noted:
-                process.tell()
+                process.note_signal()
             children.send(process.pid, number)
 
     def kill_all(self) -> None:
         """Send SIGKILL to every descendant."""
         for process in self.living.values():
-            process.kill()
+            process.note_kill()
         self.kill_left()
 
     def kill_left(self) -> None:
@@ -259,15 +244,15 @@ class Processes:
         while (left := own_children() - self._apart) and time.monotonic() < ends_s:
             children.send_all(left, signal.SIGKILL)
 
-    def kill_main(self, *, heard: bool) -> set[int]:
-        """Send SIGKILL to the main process, if it lives, and to what it started; return their pids. Not *heard*: drop
-        what they print about ranks that are killed meanwhile."""
+    def kill_main(self, *, is_relayed: bool) -> set[int]:
+        """Send SIGKILL to the main process, if it lives, and to what it started; return their pids. Not
+        *is_relayed*: drop what they print about ranks that are killed meanwhile."""
         killed: set[int] = set()
         for process in self.main:
-            process.kill()
+            process.note_kill()
             killed |= {process.pid, *descendants(process.pid)}
-            for stream in () if heard else self.streams[process.name]:
-                self._flow.forget(stream)
+            for stream in () if is_relayed else self.streams[process.name]:
+                self._poll_loop.forget(stream)
         children.send_all(killed, signal.SIGKILL)
         return killed
 
@@ -293,28 +278,28 @@ def _two_pipes() -> tuple[int, int, int, int]:
         raise
 
 
-def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
-    """Return a rank's environment: that which the launcher gave the rank shim, with this host's own variables."""
-    environ = dict(asked.environ)
-    for own in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
-        environ.pop(own.encode(), None)
-        if own in spec.environ:
-            environ[own.encode()] = os.fsencode(spec.environ[own])
+def _rank_environ(spec: ProcessSpec, request: Request) -> dict[bytes, bytes]:
+    """Return a rank's environment: the one that the launcher gave the rank shim, with this host's own variables."""
+    environ = dict(request.environ)
+    for variable in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
+        environ.pop(variable.encode(), None)
+        if variable in spec.environ:
+            environ[variable.encode()] = os.fsencode(spec.environ[variable])
     for alias, original in spec.rank_aliases.items():
         if original.encode() in environ:  # One value for all ranks, as an mpirun around `train` leaves it, is wrong.
             environ[alias.encode()] = environ[original.encode()]
     for name in (b"PYTHON_EXEC", b"TOOLKIT_SHIM_SOCKET"):
         environ.pop(name, None)
-    if asked.passed is not None:
-        environ[b"PMI_FD"] = str(asked.passed).encode()
+    if request.passed is not None:
+        environ[b"PMI_FD"] = str(request.passed).encode()
     if b"TOOLKIT_PYTHON_EXEC" in environ:
         environ[b"PYTHON_EXEC"] = environ.pop(b"TOOLKIT_PYTHON_EXEC")
     return environ
 
 
-def _as_asked(asked: Request) -> None:
+def _set_affinity_and_descriptor(request: Request) -> None:
     """Set, between fork and exec of a rank, the processors and the descriptor that its launcher gave the rank shim."""
-    if asked.affinity:
-        os.sched_setaffinity(0, asked.affinity)
-    if asked.passed is not None:
-        os.set_inheritable(asked.passed, True)
+    if request.affinity:
+        os.sched_setaffinity(0, request.affinity)
+    if request.passed is not None:
+        os.set_inheritable(request.passed, True)

@@ -24,11 +24,11 @@ class RankRecords:
     def raised_by(self, pid: int) -> tuple[int | None, int]:
         """Return when the main thread of a process raised the exception it died of (None: the hook saw none), and the
         exit code that follows from it."""
-        found = pages.raised(self._folder, pid)
-        if found is None or found.thread != "main":
+        raised = pages.raised(self._folder, pid)
+        if raised is None or raised.thread != "main":
             return None, 1
-        self._raised[pid] = found
-        return found.time_ns, found.code
+        self._raised[pid] = raised
+        return raised.time_ns, raised.code
 
     def unfinished(self, pid: int) -> bool:
         """True if, as far as the hook saw, a process ended without calling MPI_Finalize."""

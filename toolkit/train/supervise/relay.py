@@ -105,9 +105,9 @@ class RankFile:
         try:
             make(self._path.parent)
             self._fd = os.open(self._path, FLAGS | truncate, 0o644)
-            found = os.fstat(self._fd)
-            self._written = found.st_size
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(self._fd)
+            self._written = status.st_size
+            if not stat.S_ISREG(status.st_mode):
                 self.close()
                 self._note(f"{self._path}: no plain file; no file for this rank, the console goes on")
         except OSError as error:
@@ -163,22 +163,22 @@ class Stream:
             return False
         self.read_bytes += len(piece)
         self.read_s = now_s
-        whole, over = self.lines.feed(piece)
+        lines, over = self.lines.feed(piece)
         if self._way == "alone":
             self.outlet.put(piece)
         elif self._way == "paired":
             self._show_paired(piece, now_s)
-        if whole:
-            self._pass(whole)
+        if lines:
+            self._pass(lines)
         if over:
             self._pass(over)
         if self.lines.held_bytes > HELD_BYTES:
             self._shorten()
         if self._way == "shared":
-            self._note_unfinished(now_s, anew=bool(whole))
+            self._note_unfinished(now_s, anew=bool(lines))
         return True
 
-    def rest_s(self, now_s: float) -> float | None:
+    def due_in_s(self, now_s: float) -> float | None:
         """Return the seconds until `refresh` is due, None if nothing waits."""
         if self._way == "paired" and self._unshown:
             return max(self._since_s + REST_S - now_s, 0.0)
@@ -263,8 +263,8 @@ class Stream:
 
     def _show_state(self, prefix: bytes, held: bytes) -> None:
         """Show the newest state: that of *held*, an unfinished line, else that of the lines before it."""
-        before = self._states.pop(prefix, b"")
-        state = bars.last_state(held) or before
+        last_line_state = self._states.pop(prefix, b"")
+        state = bars.last_state(held) or last_line_state
         if state and len(state) <= STATE_BYTES and self._standing.get(prefix) != state:
             self._standing[prefix] = state
             self.outlet.show_state(prefix, state)

@@ -100,7 +100,7 @@ class Screen(Outlet):
         if self._rows.pop(prefix, None) is not None:
             self._is_drawn_newest = False
 
-    def rest_s(self, now_s: float) -> float | None:
+    def due_in_s(self, now_s: float) -> float | None:
         """Return the seconds until `refresh` is due, None if nothing waits."""
         waits = []
         if self._held:

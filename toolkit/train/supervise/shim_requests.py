@@ -7,7 +7,7 @@ from toolkit.job.events import Event, Launch, LauncherSignals
 from toolkit.log import Log
 from toolkit.train.supervise.daemons import Daemons
 from toolkit.train.supervise.phase_record import PhaseRecord
-from toolkit.train.supervise.poll_loop import Flow
+from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.shim_server import Request, Serve, ShimConnection
 from toolkit.train.supervise.stop_machine import StopMachine
@@ -18,7 +18,7 @@ class ShimRequests:
 
     def __init__(
         self,
-        flow: Flow,
+        poll_loop: PollLoop,
         processes: Processes,
         daemons: Daemons,
         record: PhaseRecord,
@@ -26,7 +26,7 @@ class ShimRequests:
         log: Log,
         post: Callable[[Event], None],
     ) -> None:
-        self._flow = flow
+        self._poll_loop = poll_loop
         self._processes = processes
         self._daemons = daemons
         self._record = record
@@ -35,7 +35,7 @@ class ShimRequests:
         self._post = post
         self._server = processes.open_shim_server()
         if self._server is not None:
-            flow.watch(self._server.fd, self._on_connect)
+            poll_loop.watch(self._server.fd, self._on_connect)
 
     def close(self) -> None:
         """Close the server."""
@@ -44,14 +44,14 @@ class ShimRequests:
 
     def _on_connect(self) -> None:
         while self._server is not None and (shim := self._server.accept()) is not None:
-            self._flow.watch(shim.fd, lambda shim=shim: self._on_shim(shim))  # type: ignore[misc]
+            self._poll_loop.watch(shim.fd, lambda shim=shim: self._on_shim(shim))  # type: ignore[misc]
 
     def _on_shim(self, shim: ShimConnection) -> None:
         numbers, gone = shim.read()
         if shim.is_strange:
             self._log.warning(f"pid {shim.peer} sent to the socket of the rank shims what none of them sends: ignored")
         if gone:
-            self._flow.unwatch(shim.fd)
+            self._poll_loop.unwatch(shim.fd)
             shim.close()
         elif shim.asked is not None and shim.pid is None and not shim.answered:
             self._on_asked(shim, shim.asked)
@@ -60,13 +60,13 @@ class ShimRequests:
                 self._record.aborted.add(shim.pid)
             self._post(LauncherSignals())
 
-    def _on_asked(self, connection: ShimConnection, asked: Request | Launch | Serve) -> None:
-        if isinstance(asked, Request) and not self._machine.undisturbed:
+    def _on_asked(self, connection: ShimConnection, request: Request | Launch | Serve) -> None:
+        if isinstance(request, Request) and not self._machine.undisturbed:
             connection.answer(code=None, number=signal.SIGTERM)
-        elif isinstance(asked, Request):
-            self._processes.start_rank(connection, asked)
-        elif isinstance(asked, Launch):
-            problem = self._daemons.on_launch(connection, asked)
+        elif isinstance(request, Request):
+            self._processes.start_rank(connection, request)
+        elif isinstance(request, Launch):
+            problem = self._daemons.on_launch(connection, request)
             if problem:
                 self._log.error(problem)
         else:

@@ -64,10 +64,10 @@ class Signals:
         self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         suspends = (signal.SIGTSTP,) if self._last else ()
         for number in (*STOPPING, *ENDING, *FORWARDED, *IGNORED, *suspends, signal.SIGCHLD):
-            before = signal.getsignal(number)
-            if before is signal.SIG_IGN and number == signal.SIGHUP:
+            handler = signal.getsignal(number)
+            if handler is signal.SIG_IGN and number == signal.SIGHUP:
                 continue
-            self._before[number] = before
+            self._before[number] = handler
             signal.signal(number, signal.SIG_IGN if number in IGNORED else self._note)
         # After the handlers are installed: a pending signal is delivered now.
         self._mask_before = set_mask(())
@@ -75,9 +75,9 @@ class Signals:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
-        for number, before in self._before.items():
+        for number, handler in self._before.items():
             ignored = self._last and (number in STOPPING or number in ENDING)
-            signal.signal(number, signal.SIG_IGN if ignored else before)  # type: ignore[arg-type]
+            signal.signal(number, signal.SIG_IGN if ignored else handler)  # type: ignore[arg-type]
         if not self._last:
             set_mask(self._mask_before)
         os.close(self.fd)
@@ -153,7 +153,7 @@ def defaults() -> None:
     set_mask(())
 
 
-class StopRequests:
+class StopSignals:
     """Distinguishes a new stop request from a repetition of the same one. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -90,9 +90,9 @@ class Dump:
             return Stuck(name=name, state=state, kind="silent" if pid in self._asked else "unseen")
         from toolkit.train.supervise import frames  # Only a hang needs this import.
 
-        found = frames.parsed(text)
-        user = frames.users(found)
-        kind = frames.kind(found, _line(found[0].file, found[0].line) if found else "")
+        stack = frames.parsed(text)
+        user = frames.users(stack)
+        kind = frames.kind(stack, _line(stack[0].file, stack[0].line) if stack else "")
         if user is None:
             return Stuck(name=name, state=state, kind=kind)
         file, function = user.file[-MOST_PATH:], user.function[:MOST_NAME]
@@ -100,8 +100,8 @@ class Dump:
 
 
 def _size(target: Path) -> int:
-    found = status(target)
-    return 0 if found is None else found.st_size
+    entry = status(target)
+    return 0 if entry is None else entry.st_size
 
 
 def _line(file: str, number: int) -> str:

@@ -63,7 +63,7 @@ class Facts(Record, frozen=True, kw_only=True):
         return self.main or self.ranks > 0
 
     @property
-    def at_rest(self) -> bool:
+    def only_launcher_lives(self) -> bool:
         """True if only the launcher is left: all its ranks have ended."""
         return self.had_ranks and self.main and not self.ranks
 

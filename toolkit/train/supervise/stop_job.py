@@ -1,7 +1,7 @@
 """Pure: what the stop machine knows of the whole job, whether a phase runs or not."""
 
 from toolkit.job import events
-from toolkit.train.supervise.signals import StopRequests
+from toolkit.train.supervise.signals import StopSignals
 from toolkit.train.supervise.stop_facts import Facts
 from toolkit.train.supervise.stop_table import Cue
 
@@ -11,7 +11,7 @@ class JobState:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._requests = StopRequests()
+        self._requests = StopSignals()
         self._stopped_here = False
         # The first stop, the time at which it came, and the last stop: ranks get the signal of each.
         self.stop: events.Stop | None = None
@@ -35,7 +35,7 @@ class JobState:
     def is_of_this_host(self, stop: events.Stop) -> bool:
         return stop.host == self.host
 
-    def stopped(self, stop: events.Stop, facts: Facts) -> Cue | None:
+    def note_stop(self, stop: events.Stop, facts: Facts) -> Cue | None:
         """Note *stop* and return its cue; None if it is the same request as the one before."""
         signalled = self.is_of_this_host(stop) and not stop.rule
         if signalled and not self._requests.is_new(stop.signal, facts.now_s):
@@ -49,7 +49,7 @@ class JobState:
         self._stopped_here = self._stopped_here or signalled
         return Cue.STOP_AGAIN if again else Cue.STOP
 
-    def on(self, event: events.Event) -> None:
+    def note(self, event: events.Event) -> None:
         """Note any other event, if it says something about the whole job."""
         match event:
             case events.NextAttempt():

@@ -2,21 +2,40 @@
 stop_job.py: what the machine knows of the whole job, which outlives a phase.
 
 The machine takes one event at a time, with the facts of that moment, and returns actions. It does not act, has no
-clock, and is never called while it computes an answer. If an event implies another one (a stop comes after the last
-rank has ended), the machine adds a cue to the same answer. If an action causes an event, that event is posted later.
+clock, and is never called while it computes an answer. An event becomes cues, which the table (stop.py) answers. If an
+action causes an event, that event is posted later.
 
 The machine lives as long as `train` supervises; `begin` and `end` are those of a phase.
 """
 
 import math
 from collections import deque
+from typing import Literal
 
+from toolkit.errors import assert_never
 from toolkit.job import events
 from toolkit.job.outcome import UNFINISHED_S, Exit
+from toolkit.train.supervise import stop_log
+from toolkit.train.supervise.stop_actions import (
+    AnswerShim,
+    HoldShim,
+    HostState,
+    HurryConsole,
+    JobAction,
+    PlainAction,
+    ReleaseShims,
+    ReportHang,
+    ShowRankDone,
+    StopAction,
+    TellHosts,
+    TellStop,
+    UnfinalizedRank,
+    WriteStopStep,
+)
 from toolkit.train.supervise.stop_facts import Facts, Policy
 from toolkit.train.supervise.stop_job import JobState
-from toolkit.train.supervise.stop_table import Action, Arm, Cue, State, answer
-from toolkit.train.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, SWEEP_S, Timers, within_s
+from toolkit.train.supervise.stop_table import Arm, Cue, Guard, Mark, State, answer
+from toolkit.train.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, Timers, within_s
 
 
 class StopMachine:
@@ -34,7 +53,7 @@ class StopMachine:
         self.state = "running"
         # The first event that began to end the phase.
         self.cause: events.Event | None = None
-        # True: the remaining processes were ended because the job was done, not because of a failure.
+        # Mark.JOB_DONE: the remaining processes were ended because the job was done, not because of a failure.
         self.over = False
         # True: no process had failed when the launcher ended its ranks.
         self.launcher_first = False
@@ -47,23 +66,23 @@ class StopMachine:
         # The launcher of MPI has begun to end its ranks; the timer "abort" runs.
         self._aborts = False
         # A rank ended with 0 and without MPI_Finalize; the timer "unfinished rank" runs.
-        self._left = False
+        self._unfinalized = False
         # A rank has ended with 0, as all hosts were told.
         self._rank_done = False
-        # A rank writes a checkpoint, so the ranks are not signalled yet. "waits": one was seen writing; "asked": the
-        # action `_stop_ranks` was tried again, and sets "waits" if one still writes; "": none.
-        self._saving: str = ""
-        # The action by which the ranks are stopped, for that second try.
-        self._stop_ranks = Action.STOP_RANKS
+        # A rank writes a checkpoint, so the ranks are not signalled yet. "seen": one was seen writing; "retried": the
+        # action `_stop_ranks` was tried again, and sets "seen" if one still writes; "": none.
+        self._saving: Literal["", "seen", "retried"] = ""
+        # The action by which the ranks were to be stopped, for that second try; None: there was none.
+        self._stop_ranks: StopAction | None = None
         self._timers = Timers()
         # By when the ranks of this host must have ended.
         self._ranks_end_s = math.inf
-        self._looked_s = now_s
+        self._checked_s = now_s
         if self.job.leader_done:
             self._wait_for_leader(now_s)
         # The answer that `on` makes: actions in order, those that come after all others, and cues to look up.
-        self._actions: list[Action] = []
-        self._last: list[Action] = []
+        self._actions: list[StopAction] = []
+        self._last: list[StopAction] = []
         self._cues: deque[Cue] = deque()
 
     def end(self) -> None:
@@ -82,38 +101,50 @@ class StopMachine:
         """True if scripts should not wait for a stalled console."""
         return self.state not in ("running", "draining") or self.job.stop is not None
 
-    def rest_s(self, now_s: float) -> float:
+    def due_in_s(self, now_s: float) -> float:
         """Return the seconds until a Tick is due even if no event comes."""
         due_s = self._timers.first_s()
         if self.state in ("sweeping", "killing"):
-            due_s = min(due_s, self._looked_s + LOOK_S)
+            due_s = min(due_s, self._checked_s + LOOK_S)
         return max(min(due_s - now_s, LOOK_S if self._saving else math.inf), 0.0)
 
     def is_due(self, now_s: float) -> bool:
         """True if a Tick is due: by time, or because the machine must look for what it waits for."""
-        return bool(self._saving) or self.state == "draining" or self.rest_s(now_s) <= 0
+        return bool(self._saving) or self.state == "draining" or self.due_in_s(now_s) <= 0
 
     # --- events
 
-    def on(self, event: events.Event, facts: Facts) -> tuple[State, tuple[Action, ...]]:
+    def on(self, event: events.Event, facts: Facts) -> tuple[State, tuple[StopAction, ...]]:
         """Take *event*; return the next state, and the actions in order."""
         self._event, self._facts = event, facts
-        self._actions, self._last = [], []
-        if isinstance(event, events.Stop):
-            self._on_stop(event)
-        else:
-            self.job.on(event)
+        self._cues.clear()
+        self._actions, self._last = list(self.note_for_job(event, facts)), []
         if self.state != "idle":
             self._phase_event(event)
             self._follow_cues()
-            self._look()
+            self._check_for_processes()
         return self.state, (*self._actions, *self._last)
+
+    def note_for_job(self, event: events.Event, facts: Facts) -> tuple[JobAction, ...]:
+        """Note what *event* says about the whole job, and return the actions that concern no phase."""
+        if not isinstance(event, events.Stop):
+            self.job.note(event)
+            return ()
+        is_first = self.job.stop is None
+        cue = self.job.note_stop(event, facts)
+        if cue is None:
+            return ()
+        self._cues.append(cue)
+        if not is_first:
+            return ()
+        tells = self._linked and self.job.is_of_this_host(event)
+        return (HurryConsole(), TellStop(stop=event)) if tells else (HurryConsole(),)
 
     def _phase_event(self, event: events.Event) -> None:
         match event:
             case events.PeerFailed():
                 self._cues.append(Cue.PEER_FAILED)
-                self._last.append(Action.TELL_OWN_FAILURE)
+                self._last.append(TellHosts(message=HostState.OWN_FAILURE))
             case events.RankEnded() | events.MainEnded():
                 self._on_worker_end(event)
             case events.ServiceEnded():
@@ -122,12 +153,10 @@ class StopMachine:
                 self._on_launcher_signals()
             case events.Hang() | events.HangNoticed():
                 self._on_hang(event)
-            case events.RuleMatched() if self.undisturbed:
-                self._tell_failing()
-                self._cues.append(Cue.RULED)
+            case events.RuleMatched():
+                self._on_rule_matched()
             case events.RanksSave():
-                self._actions += [] if self._saving else [Action.SAY_SAVING]
-                self._saving = "waits"
+                self._on_ranks_save(event)
             case events.AllRanksEnded():
                 self._all_ranks_ended = True
                 self._cues.append(Cue.ALL_RANKS_ENDED)
@@ -140,30 +169,34 @@ class StopMachine:
             case events.NobodyServed():
                 self._services_end()
             case events.LeaderDone():
-                self._actions.append(Action.DISMISS_DAEMONS)
+                self._actions.append(PlainAction.DISMISS_DAEMONS)
                 self._wait_for_leader(self._facts.now_s)
             case events.RankDone():
-                self._actions.append(Action.SHOW_RANK_DONE)
+                self._actions.append(ShowRankDone(done=event))
             case events.StopStep():
-                self._actions.append(Action.AGREE_STEP)
+                self._actions.append(WriteStopStep(step=event.step))
             case events.Launch() | events.DaemonEnded():
-                self._actions.append(Action.SERVE_DAEMONS)
+                self._actions.append(PlainAction.SERVE_DAEMONS)
             case events.StacksWritten():
                 self._cues.append(Cue.DUMPED)
             case events.NothingLeft():
                 self._cues.append(Cue.NOTHING_LEFT)
             case events.Tick():
                 self._on_tick(self._facts)
+            case events.Stop() | events.AllReady() | events.NextAttempt():
+                pass  # They concern the whole job: `note_for_job`.
+            case _:
+                assert_never(event)
 
-    def _on_stop(self, stop: events.Stop) -> None:
-        first = self.job.stop is None
-        cue = self.job.stopped(stop, self._facts)
-        if cue is None:
-            return
-        if first:
-            self._actions.append(Action.HURRY)
-            self._actions += [Action.TELL_STOP] if self._linked and self.job.is_of_this_host(stop) else []
-        self._cues.append(cue)
+    def _on_ranks_save(self, event: events.RanksSave) -> None:
+        if self._stop_ranks is not None:
+            self._actions += [] if self._saving else [stop_log.ranks_save(event.names)]
+            self._saving = "seen"
+
+    def _on_rule_matched(self) -> None:
+        if self.undisturbed:
+            self._tell_failing()
+            self._cues.append(Cue.RULED)
 
     def _wait_for_leader(self, now_s: float) -> None:
         """End the ranks of this host if they live on after the launcher on the leader's host has ended."""
@@ -172,64 +205,65 @@ class StopMachine:
 
     def _on_worker_end(self, event: events.RankEnded | events.MainEnded) -> None:
         """The launcher, the script or a rank has ended."""
-        ended, facts, is_main = event.exit, self._facts, isinstance(event, events.MainEnded)
-        if self._is_own_failure(ended):
+        exit, facts, is_main = event.exit, self._facts, isinstance(event, events.MainEnded)
+        if self._is_own_failure(exit):
             self._tell_failing()
-        if ended.left and self.undisturbed:
-            self._on_left()
-        if self.policy.ranks_join and ended.rank is not None and ended.ok and self.undisturbed and not self._rank_done:
+        if exit.left and self.undisturbed:
+            self._on_unfinalized(exit)
+        if self.policy.ranks_join and exit.rank is not None and exit.ok and self.undisturbed and not self._rank_done:
             self._rank_done = True
-            self._actions.append(Action.TELL_RANK_DONE)
-        self._actions.append(Action.HOLD_SHIM if self._holds_shim(ended) else Action.ANSWER_SHIM)
+            done = events.RankDone(host=self.job.host, process=exit.process)
+            self._actions.append(TellHosts(message=done) if self._linked else ShowRankDone(done=done))
+        self._actions.append(HoldShim(exit=exit) if self._holds_shim(exit) else AnswerShim(exit=exit))
         if is_main:
-            self._main_ended_well = ended.ok
-            self._actions.append(Action.RELEASE_SHIMS)
+            self._main_ended_well = exit.ok
+            self._actions.append(ReleaseShims(exit=exit))
         if not facts.at_work:
             self._on_all_ended()
         elif is_main:
             self.launcher_first = self.launcher_first or self.undisturbed
             self._cues.append(Cue.LAUNCHER_STOPS)
         else:
-            if not ended.ok:
-                self._actions += [Action.SAY_RANK_FAILED] if self.undisturbed else []
+            if not exit.ok:
+                self._actions += [stop_log.rank_failed(exit)] if self.undisturbed else []
                 self._cues.append(Cue.RANK_FAILED)
             if not facts.ranks:
                 self._cues.append(Cue.RANKS_ENDED)
                 if not self._linked:
-                    self._last.append(Action.DISMISS_DAEMONS)
+                    self._last.append(PlainAction.DISMISS_DAEMONS)
 
-    def _on_service_end(self, ended: Exit) -> None:
-        if self._is_own_failure(ended):
+    def _on_service_end(self, exit: Exit) -> None:
+        if self._is_own_failure(exit):
             self._tell_failing()
-            self._actions.append(Action.SAY_SERVICE_FAILED)
+            self._actions.append(stop_log.service_failed(exit))
             self._cues.append(Cue.SERVICE_FAILED)
         elif not self._facts.living:
             self._services_end()
 
-    def _is_own_failure(self, ended: Exit) -> bool:
-        return not ended.ok and not ended.signalled and self.undisturbed
+    def _is_own_failure(self, exit: Exit) -> bool:
+        return not exit.ok and not exit.signalled and self.undisturbed
 
     def _tell_failing(self) -> None:
-        self._actions += [Action.TELL_FAILING] if self._linked else []
+        self._actions += [TellHosts(message=HostState.FAILING)] if self._linked else []
 
-    def _holds_shim(self, ended: Exit) -> bool:
+    def _holds_shim(self, exit: Exit) -> bool:
         """True if the rank's shim must keep running, so that the launcher does not learn of this end.
 
         A launcher of `ends_as_one` would end ranks that still save, on every host. torchrun would log and summarize a
         failure before it is killed with the last rank.
         """
         if self.policy.ends_as_one:
-            return self.state in ("stopping", "failing", "leaving") or not ended.ok
+            return self.state in ("stopping", "failing", "leaving") or not exit.ok
         silent = self.policy.ends_with_ranks and not self.launcher_first
-        return silent and (self.state in ("failing", "leaving") or not ended.ok)
+        return silent and (self.state in ("failing", "leaving") or not exit.ok)
 
-    def _on_left(self) -> None:
+    def _on_unfinalized(self, exit: Exit) -> None:
         """Handle a rank that ended with 0 without MPI_Finalize. MPICH ignores it, and the others would wait forever."""
-        self._actions.append(Action.SAY_LEFT)
+        self._actions.append(stop_log.rank_unfinalized(exit))
         if self._linked:
-            self._actions.append(Action.TELL_LEFT)
-        elif not self._left:
-            self._left = True
+            self._actions.append(TellHosts(message=UnfinalizedRank(exit=exit)))
+        elif not self._unfinalized:
+            self._unfinalized = True
             self._timers.set("unfinished rank", self._facts.now_s + UNFINISHED_S)
 
     def _on_all_ended(self) -> None:
@@ -237,10 +271,10 @@ class StopMachine:
         well = self.undisturbed and self._main_ended_well
         self._stays = self.policy.serves_all and (self.state == "stopping" or well)
         if self._stays and self._linked:
-            self._actions += [Action.TELL_LEADER_DONE] if self.policy.leads else []
-            self._actions.append(Action.TELL_RANKS_ENDED)
+            self._actions += [TellHosts(message=events.LeaderDone())] if self.policy.leads else []
+            self._actions.append(TellHosts(message=HostState.RANKS_ENDED))
         elif self._stays and self.policy.is_served:
-            self._actions.append(Action.WAIT_UNSERVED)
+            self._actions.append(PlainAction.AWAIT_UNSERVED)
         else:
             self._stays = False
             self._cues.append(Cue.ALL_ENDED)
@@ -266,17 +300,17 @@ class StopMachine:
             # Other hosts watch for hangs and this one does not: it ends with them.
             self._cues += [Cue.PEER_FAILED] if isinstance(event, events.Hang) else []
             return
-        self._actions.append(Action.SAY_HANG)
+        self._actions.append(ReportHang(hang=event))
         if isinstance(event, events.Hang) and self.policy.on_hang == "stop":
             self._cues.append(Cue.HUNG)
         else:
-            self._actions.append(Action.DUMP)
+            self._actions.append(PlainAction.DUMP_STACKS)
 
     def _on_tick(self, facts: Facts) -> None:
-        if self._saving == "waits":
-            self._saving = "asked"  # RanksSave sets it to "waits" again.
+        if self._saving == "seen" and self._stop_ranks is not None:
+            self._saving = "retried"  # RanksSave sets it to "seen" again.
             self._actions.append(self._stop_ranks)
-        elif self._saving == "asked":
+        elif self._saving == "retried":
             self._saving = ""
         if self.state == "draining":
             self._timers.set("deadline", facts.drained_by_s)
@@ -286,82 +320,76 @@ class StopMachine:
     def _on_timers(self, facts: Facts) -> None:
         rings = self._timers.rings
         if rings("leader done", facts.now_s) and self.undisturbed and facts.at_work:
-            self.over = True
-            self._actions.append(Action.SAY_LEADER_DONE)
+            self._actions.append(stop_log.leader_done())
             self._cues.append(Cue.LEADER_DONE)
         if rings("unfinished rank", facts.now_s) and self.undisturbed and facts.ranks:
-            self._actions.append(Action.SAY_LEFT_WAIT)
+            self._actions.append(stop_log.unfinalized_rank_awaited())
             self._cues.append(Cue.RANK_FAILED)
         if rings("abort", facts.now_s):
             self._cues.append(Cue.LAUNCHER_STOPS)
         ends = rings("deadline", facts.now_s)
         # At the deadline everything is killed anyway.
         if rings("optional", facts.now_s) and self.state == "sweeping" and not ends:
-            self._actions.append(Action.KILL_OPTIONAL)
+            self._actions.append(PlainAction.KILL_OPTIONAL)
         self._cues += [Cue.DEADLINE] if ends else []
 
-    # --- cues, actions and deadlines
+    # --- cues, answers and deadlines
 
     def _follow_cues(self) -> None:
         """Look up every cue in order; an answer may append cues."""
         while self._cues:
-            before = self.state
-            self.state, answers = answer(self.state, self._cues.popleft())
-            if before == "running" and self.state != "running":
+            previous = self.state
+            self.state, answers = answer(self.state, self._cues.popleft(), self._holds)
+            if previous == "running" and self.state != "running":
                 self.cause = self._event
-            for each in answers:
-                if isinstance(each, Arm):
-                    self._arm(each)
-                else:
-                    self._act(each)
+            for part in answers:
+                match part:
+                    case Arm():
+                        self._arm(part)
+                    case Cue():
+                        self._cues.append(part)
+                    case Mark():
+                        self.over = self.over or self._facts.at_work
+                    case _:
+                        self._actions.append(part)
+                        if part in (PlainAction.TERMINATE_RANKS, PlainAction.TERMINATE_RANKS_OR_LAUNCHER):
+                            self._stop_ranks = part
             if self.state == "failing" and not self._facts.at_work:
                 self._services_end()
 
-    def _arm(self, arm: Arm) -> None:
-        policy, now_s = self.policy, self._facts.now_s
-        if arm is Arm.REST and (policy.ends_as_one or policy.ends_with_ranks):
-            self._timers.set("deadline", self._ranks_end_s)
-            self._ranks_of_this_host_ended()
-            return
-        ends_s = now_s + within_s(arm, policy)
-        self._timers.set("deadline", ends_s)
-        if arm in (Arm.GRACE, Arm.FAILURE):
-            self._ranks_end_s = ends_s
-
-    def _act(self, action: Action) -> None:
+    def _holds(self, guard: Guard) -> bool:
         policy, facts = self.policy, self._facts
-        at_rest = policy.waits_for_others and facts.at_rest
-        if action is Action.FORWARD and (at_rest or not facts.at_work):
-            self._actions.append(Action.SAY_NO_RANK)
-            self._cues += [Cue.RANKS_ENDED] if at_rest else []
-        elif action is Action.STOP_HERE and at_rest and policy.ends_with_ranks:
-            self._cues.append(Cue.RANKS_ENDED)
-        elif action is Action.SAY_DONE:
-            if policy.ends_with_ranks and facts.ranks_ended_well:
-                self._ranks_of_this_host_ended()
-        elif action is Action.END_LAUNCHER:
-            if policy.ends_as_one or (policy.ends_with_ranks and not self.launcher_first):
-                self._actions.append(action)
-        else:
-            self._actions.append(action)
-        if action in (Action.STOP_RANKS, Action.STOP_HERE):
-            self._stop_ranks = action
-        if action is Action.SWEEP:
-            self._timers.set("optional", facts.now_s + SWEEP_S)
-        if action is Action.BEGIN_DRAIN:
-            self._timers.set("deadline", facts.now_s)  # The next Tick sees `drained_by_s`.
-        self.over = self.over or (action is Action.KILL_LAUNCHER and facts.main)
+        match guard:
+            case Guard.NOTHING_AT_WORK:
+                return not facts.at_work
+            case Guard.LAUNCHER_WAITS:
+                return policy.waits_for_others and facts.only_launcher_lives
+            case Guard.LAUNCHER_ENDS_WITH_RANKS:
+                return policy.ends_with_ranks and facts.only_launcher_lives
+            case Guard.RANKS_ENDED_WELL:
+                return policy.ends_with_ranks and facts.ranks_ended_well
+            case Guard.TRAIN_ENDS_LAUNCHER:
+                return policy.ends_as_one or policy.ends_with_ranks
+            case Guard.LAUNCHER_ADDS_NOTHING:
+                return policy.ends_as_one or (policy.ends_with_ranks and not self.launcher_first)
+            case Guard.LAST_HOST:
+                return self._all_ranks_ended or not self._linked
+            case _:
+                return assert_never(guard)
 
-    def _ranks_of_this_host_ended(self) -> None:
-        if self._all_ranks_ended or not self._linked:
-            self._cues.append(Cue.ALL_RANKS_ENDED)
-        else:
-            self._actions.append(Action.TELL_RANKS_ENDED)
+    def _arm(self, arm: Arm) -> None:
+        if arm is Arm.RANKS_END:
+            self._timers.set("deadline", self._ranks_end_s)
+            return
+        due_s = self._facts.now_s + within_s(arm, self.policy)
+        self._timers.set("optional" if arm is Arm.OPTIONAL else "deadline", due_s)
+        if arm in (Arm.GRACE, Arm.FAILURE):
+            self._ranks_end_s = due_s
 
-    def _look(self) -> None:
-        """Look for remaining processes now, after each event, and every LOOK_S."""
+    def _check_for_processes(self) -> None:
+        """Have remaining processes looked for now, after each event, and every LOOK_S."""
         if self.state in ("sweeping", "killing"):
-            waits = isinstance(self._event, events.Tick) and self._facts.now_s < self._looked_s + LOOK_S
-            if not waits:
-                self._looked_s = self._facts.now_s
-                self._actions.append(Action.LOOK)
+            is_early = isinstance(self._event, events.Tick) and self._facts.now_s < self._checked_s + LOOK_S
+            if not is_early:
+                self._checked_s = self._facts.now_s
+                self._actions.append(PlainAction.CHECK_FOR_PROCESSES)

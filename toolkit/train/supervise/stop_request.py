@@ -1,4 +1,4 @@
-"""Asks scripts that use toolkit.status to stop at a common step, and waits while they write checkpoints.
+"""Requests scripts that use toolkit.status to stop at a common step, and finds those that write checkpoints.
 
 The request goes through the run's status pages, before any signal. Other scripts get only the signal.
 """
@@ -17,29 +17,29 @@ from toolkit.train.supervise.process import Process
 STATUS_FOLDER = "status"
 
 
-class Asking:
+class StopRequest:
     """The stop request of one phase, written to the status pages."""
 
     def __init__(self, run_folder: Path, log: Log) -> None:
         self._folder = run_folder / STATUS_FOLDER
         self._log = log
-        self._asked: status_pages.Stop | None = None
+        self._request: status_pages.Stop | None = None
 
-    def stop(self, number: int, asked_at_ns: int | None, grace_s: float) -> None:
-        """Make the stop request: signal *number* came at *asked_at_ns* (monotonic), and *grace_s* seconds are left."""
-        self._asked = status_pages.Stop(
-            requested_at_ns=asked_at_ns or time.monotonic_ns(),
+    def prepare(self, number: int, requested_at_ns: int | None, grace_s: float) -> None:
+        """Make the request: signal *number* came at *requested_at_ns* (monotonic), and *grace_s* seconds are left."""
+        self._request = status_pages.Stop(
+            requested_at_ns=requested_at_ns or time.monotonic_ns(),
             deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
             signal=number,
         )
 
-    def agree(self, step: int | None) -> None:
+    def write(self, step: int | None) -> None:
         """Write the request for every rank here, with the step at which all stop; None: it is not known yet."""
-        if self._asked is None:
+        if self._request is None:
             return
-        self._asked = msgspec.structs.replace(self._asked, stop_step=step)
+        self._request = msgspec.structs.replace(self._request, stop_step=step)
         try:
-            status_pages.request_stop(self._folder, self._asked)
+            status_pages.request_stop(self._folder, self._request)
         except OSError as error:
             self._log.debug(f"status page: {error}")
 
@@ -63,5 +63,5 @@ class Asking:
         return sorted(process.name for process in processes if self._is_holding(process.pid))
 
     def _is_holding(self, pid: int) -> bool:
-        found = status_pages.read_rank(self._folder / f"rank-{pid}")
-        return found is not None and found.holding > 0
+        page = status_pages.read_rank(self._folder / f"rank-{pid}")
+        return page is not None and page.holding > 0

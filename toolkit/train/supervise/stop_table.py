@@ -1,16 +1,20 @@
-"""Pure: how a host's processes are ended, as one table (state, cue) -> (state, actions).
+"""Pure: how a host's processes are ended, as one table: (state, cue, guards) -> (next state, answers).
 
 Terms: the *launcher* is the phase's main process; the *ranks* are the processes that do the work. A script without a
 launcher is both. A process has "ended" when it is reaped; end-of-file on its pipes does not count. A *cue* is what an
-event (job/events.py) means for the table; stop_machine.py derives cues from events.
+event (job/events.py) means for the table; stop_machine.py derives cues from events. A *guard* is a condition that the
+machine evaluates: of the rows for a state and a cue, the first one whose guards all hold applies.
 
 The required order: the script gets the signal first, and alone, so that its own children (DataLoader workers) live
 while it saves; then the processes that it left behind; then the launcher. SIGKILL comes only at the deadline, or after
 a second stop signal.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Literal
+
+from toolkit.train.supervise.stop_actions import HostState, PlainAction, StopAction, TellHosts
 
 # "idle": no phase runs. "stopping launcher": the launcher has got SIGTERM.
 State = Literal[
@@ -29,7 +33,7 @@ State = Literal[
 
 
 class Cue(Enum):
-    """What an event means for the table."""
+    """What an event means for the table. A row may give a further cue, which is looked up in the next state."""
 
     STOP = "a stop signal came"
     STOP_AGAIN = "another stop signal came to this host"
@@ -49,111 +53,129 @@ class Cue(Enum):
     DEADLINE = "the time that the last Arm set is over"
 
 
+class Guard(Enum):
+    """A condition of a row."""
+
+    NOTHING_AT_WORK = "neither launcher nor script nor rank lives"
+    LAUNCHER_WAITS = "only the launcher lives, and it may wait for the ranks of other hosts"
+    LAUNCHER_ENDS_WITH_RANKS = "only the launcher lives, and has nothing to do after the job's last rank"
+    RANKS_ENDED_WELL = "every rank ended with 0, and the launcher has nothing to do after the job's last rank"
+    TRAIN_ENDS_LAUNCHER = "`train` ends the launcher once the ranks that it waits for have ended"
+    LAUNCHER_ADDS_NOTHING = "`train` ends the launcher, whose own report of its ranks adds nothing"
+    LAST_HOST = "no rank of another host lives, as far as this host was told, or there is no link to other hosts"
+
+
 class Arm(Enum):
-    """A deadline that the machine sets."""
+    """A timer that the machine sets: the deadline, or that of optional services."""
 
-    GRACE = "of the script's grace"
-    FAILURE = "of the grace of ranks whose sibling failed"
-    DUMP = "for the stacks to be written"
-    HUNG = "of the grace of ranks that hang"
-    LAUNCHER = "of the launcher's own time to end"
-    REST = "of the launcher: the rest of the ranks' grace, where it ends with every host's"
-    SWEEP = "of what a finished script left behind"
-    KILL = "of what even SIGKILL may take (a process in the kernel)"
-
-
-class Action(Enum):
-    """What the supervisor does (effects.py)."""
-
-    FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
-    STOP_RANKS = "SIGTERM to every living rank"
-    STOP_HERE = "SIGTERM to every living rank, before there is one: to the launcher"
-    TELL_LAUNCHER = "SIGTERM to the launcher"
-    SWEEP = "SIGTERM to every descendant left"
-    KILL = "SIGKILL to every descendant left"
-    KILL_OPTIONAL = "SIGKILL to optional services: a script that left processes behind keeps its grace, they do not"
-    KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and its own report of that adds nothing"
-    END_LAUNCHER = "SIGKILL to the launcher, too, unless it ended its ranks first and has to report why"
-    LOOK = "ended processes are reaped; in the state killing, new ones are killed"
-    DUMP = "every rank's stacks are written"
-    BEGIN_DRAIN = "the time for the last output begins"
-    HURRY = "from now on ranks wait less long for a stalled console"
-    WAIT_UNSERVED = "a process waits until no host uses this one's services"
-    AGREE_STEP = "every rank gets the step at which all stop"
-    ANSWER_SHIM = "the shim of the rank that ended ends in the same way"
-    HOLD_SHIM = "the shim of the rank that ended waits, so that the launcher does not hear of it"
-    RELEASE_SHIMS = "the shims that wait end; the other hosts hear of the main process's end where MPI needs that"
-    SERVE_DAEMONS = "what MPI's agents and daemons wait for is given to them"
-    DISMISS_DAEMONS = "MPI's agents and daemons hear that nothing will be launched any more"
-    TELL_STOP = "the other hosts hear of the stop"
-    TELL_FAILING = "the other hosts hear what failed here"
-    TELL_OWN_FAILURE = "the other hosts hear what had failed here when another one failed"
-    TELL_LEFT = "the other hosts hear of a rank that ended without MPI_Finalize"
-    TELL_RANK_DONE = "all hosts hear of the first rank that ended with 0, since others may wait for all ranks"
-    SHOW_RANK_DONE = "the ranks here can see it"
-    TELL_RANKS_ENDED = "the other hosts hear that no rank of this one lives"
-    TELL_LEADER_DONE = "the other hosts hear that the leader's main process has ended"
-    SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
-    SAY_NO_RANK = "the log says that a stop signal found no rank here"
-    SAY_SAVING = "the log says which ranks write a checkpoint and are waited for"
-    SAY_RANK_FAILED = "the log says which rank failed"
-    SAY_SERVICE_FAILED = "the log says which service failed"
-    SAY_LEFT = "the log says which rank ended without MPI_Finalize"
-    SAY_LEFT_WAIT = "the log says that ranks wait for it, and are stopped"
-    SAY_LEADER_DONE = "the log says that the leader's script ended, and this host's is stopped"
-    SAY_HANG = "the log says that no rank moves"
-    NAME_LEFT = "what SIGKILL has not ended is named, and left alone"
+    GRACE = "the end of the script's grace"
+    FAILURE = "the end of the grace that ranks have after a sibling failed"
+    DUMP = "the time by which the stacks must be written"
+    HUNG = "the end of the grace that ranks have in a hang"
+    LAUNCHER = "the end of the time that the launcher has to end by itself"
+    STOPPED_LAUNCHER = "the same during a stop, in which the launcher may have more to do"
+    RANKS_END = "the end of the ranks' grace, which the launcher shares, as it ends with those of every host"
+    SWEEP = "the end of the time that processes have which a finished script left behind"
+    OPTIONAL = "the end of the time that optional services have"
+    KILL = "the time after which a process that survives SIGKILL (in the kernel) is left alone"
+    DRAIN = "now: the next Tick has the time by which the output must be read"
 
 
-TABLE: dict[tuple[State, Cue], tuple[State, tuple[Action | Arm, ...]]] = {
-    ("running", Cue.STOP): ("stopping", (Action.FORWARD, Arm.GRACE)),
-    ("running", Cue.RANK_FAILED): ("failing", (Action.STOP_RANKS, Arm.FAILURE)),
-    ("running", Cue.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Arm.FAILURE)),
-    ("running", Cue.PEER_FAILED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
-    ("running", Cue.RULED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
-    ("running", Cue.SERVICE_FAILED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
-    ("running", Cue.LEADER_DONE): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
-    ("running", Cue.HUNG): ("dumping", (Action.DUMP, Arm.DUMP)),
-    ("dumping", Cue.DUMPED): ("failing", (Arm.HUNG, Action.STOP_HERE)),
-    ("dumping", Cue.DEADLINE): ("failing", (Arm.HUNG, Action.STOP_HERE)),
-    ("dumping", Cue.STOP): ("stopping", (Action.FORWARD, Arm.GRACE)),
-    ("dumping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("dumping", Cue.RANK_FAILED): ("failing", (Action.STOP_RANKS, Arm.HUNG)),
-    ("dumping", Cue.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Arm.HUNG)),
-    ("dumping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    ("running", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+class Mark(Enum):
+    """A fact that a row records for the verdict."""
+
+    JOB_DONE = "the processes that still live are ended because the job is done, not because of a failure"
+
+
+Answer = StopAction | Arm | Mark | Cue
+_TELL_RANKS_ENDED = TellHosts(message=HostState.RANKS_ENDED)
+
+TABLE: dict[tuple[State, Cue, tuple[Guard, ...]], tuple[State, tuple[Answer, ...]]] = {
+    ("running", Cue.STOP, (Guard.LAUNCHER_WAITS,)): (
+        "stopping",
+        (PlainAction.LOG_NO_RANK, Arm.GRACE, Cue.RANKS_ENDED),
+    ),
+    ("running", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
+    ("running", Cue.STOP, ()): ("stopping", (PlainAction.FORWARD_SIGNAL, Arm.GRACE)),
+    ("running", Cue.RANK_FAILED, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.FAILURE)),
+    ("running", Cue.LAUNCHER_STOPS, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.FAILURE)),
+    ("running", Cue.PEER_FAILED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.PEER_FAILED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
+    ("running", Cue.RULED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.RULED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
+    ("running", Cue.SERVICE_FAILED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.SERVICE_FAILED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
+    ("running", Cue.LEADER_DONE, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): (
+        "failing",
+        (Mark.JOB_DONE, Arm.FAILURE, Cue.RANKS_ENDED),
+    ),
+    ("running", Cue.LEADER_DONE, ()): (
+        "failing",
+        (Mark.JOB_DONE, Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER),
+    ),
+    ("running", Cue.HUNG, ()): ("dumping", (PlainAction.DUMP_STACKS, Arm.DUMP)),
+    ("dumping", Cue.DUMPED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
+    ("dumping", Cue.DUMPED, ()): ("failing", (Arm.HUNG, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
+    ("dumping", Cue.DEADLINE, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
+    ("dumping", Cue.DEADLINE, ()): ("failing", (Arm.HUNG, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
+    ("dumping", Cue.STOP, (Guard.LAUNCHER_WAITS,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE, Cue.RANKS_ENDED)),
+    ("dumping", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
+    ("dumping", Cue.STOP, ()): ("stopping", (PlainAction.FORWARD_SIGNAL, Arm.GRACE)),
+    ("dumping", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("dumping", Cue.RANK_FAILED, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.HUNG)),
+    ("dumping", Cue.LAUNCHER_STOPS, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.HUNG)),
+    ("dumping", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
+    ("running", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
     # A launcher may wait for other hosts for as long as they train.
-    ("running", Cue.RANKS_ENDED): ("running", (Action.SAY_DONE,)),
-    ("running", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
-    ("stopping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("stopping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
-    ("stopping", Cue.RANKS_ENDED): ("leaving", (Arm.REST,)),
+    ("running", Cue.RANKS_ENDED, (Guard.RANKS_ENDED_WELL, Guard.LAST_HOST)): ("running", (Cue.ALL_RANKS_ENDED,)),
+    ("running", Cue.RANKS_ENDED, (Guard.RANKS_ENDED_WELL,)): ("running", (_TELL_RANKS_ENDED,)),
+    ("running", Cue.ALL_RANKS_ENDED, ()): ("leaving", (Mark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("stopping", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("stopping", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("stopping", Cue.RANKS_ENDED, (Guard.TRAIN_ENDS_LAUNCHER, Guard.LAST_HOST)): (
+        "leaving",
+        (Arm.RANKS_END, Cue.ALL_RANKS_ENDED),
+    ),
+    ("stopping", Cue.RANKS_ENDED, (Guard.TRAIN_ENDS_LAUNCHER,)): ("leaving", (Arm.RANKS_END, _TELL_RANKS_ENDED)),
+    ("stopping", Cue.RANKS_ENDED, ()): ("leaving", (Arm.STOPPED_LAUNCHER,)),
     # If the script was a shell that died of the signal, the processes that it left may be the real program: they keep
     # the rest of the grace.
-    ("stopping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
-    ("failing", Cue.STOP): ("failing", (Action.FORWARD,)),
-    ("failing", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("failing", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
-    ("failing", Cue.RANKS_ENDED): ("leaving", (Arm.LAUNCHER, Action.END_LAUNCHER)),
-    ("failing", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    ("leaving", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
-    ("leaving", Cue.DEADLINE): ("stopping launcher", (Action.TELL_LAUNCHER, Arm.LAUNCHER)),
-    ("leaving", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("leaving", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    ("stopping launcher", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
-    ("stopping launcher", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("stopping launcher", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    ("sweeping", Cue.NOTHING_LEFT): ("draining", (Action.BEGIN_DRAIN,)),
-    ("sweeping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
-    ("sweeping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("killing", Cue.NOTHING_LEFT): ("draining", (Action.BEGIN_DRAIN,)),
-    ("killing", Cue.DEADLINE): ("draining", (Action.NAME_LEFT, Action.BEGIN_DRAIN)),
-    ("draining", Cue.DRAINED): ("done", ()),
-    ("draining", Cue.DEADLINE): ("done", ()),
-    ("draining", Cue.STOP_AGAIN): ("done", ()),
+    ("stopping", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL)),
+    ("failing", Cue.STOP, (Guard.LAUNCHER_WAITS,)): ("failing", (PlainAction.LOG_NO_RANK, Cue.RANKS_ENDED)),
+    ("failing", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("failing", (PlainAction.LOG_NO_RANK,)),
+    ("failing", Cue.STOP, ()): ("failing", (PlainAction.FORWARD_SIGNAL,)),
+    ("failing", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("failing", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("failing", Cue.RANKS_ENDED, (Guard.LAUNCHER_ADDS_NOTHING,)): (
+        "leaving",
+        (Arm.LAUNCHER, PlainAction.KILL_LAUNCHER),
+    ),
+    ("failing", Cue.RANKS_ENDED, ()): ("leaving", (Arm.LAUNCHER,)),
+    ("failing", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
+    ("leaving", Cue.ALL_RANKS_ENDED, ()): ("leaving", (Mark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.DEADLINE, ()): ("stopping launcher", (PlainAction.TERMINATE_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("leaving", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
+    ("stopping launcher", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("stopping launcher", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("stopping launcher", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
+    ("sweeping", Cue.NOTHING_LEFT, ()): ("draining", (PlainAction.BEGIN_DRAIN, Arm.DRAIN)),
+    ("sweeping", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("sweeping", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
+    ("killing", Cue.NOTHING_LEFT, ()): ("draining", (PlainAction.BEGIN_DRAIN, Arm.DRAIN)),
+    ("killing", Cue.DEADLINE, ()): ("draining", (PlainAction.REPORT_SURVIVORS, PlainAction.BEGIN_DRAIN, Arm.DRAIN)),
+    ("draining", Cue.DRAINED, ()): ("done", ()),
+    ("draining", Cue.DEADLINE, ()): ("done", ()),
+    ("draining", Cue.STOP_AGAIN, ()): ("done", ()),
 }
 
 
-def answer(state: State, cue: Cue) -> tuple[State, tuple[Action | Arm, ...]]:
-    """Return the next state, actions and deadlines for *cue*; a pair that is not in the table changes nothing."""
-    return TABLE.get((state, cue), (state, ()))
+def answer(state: State, cue: Cue, holds: Callable[[Guard], bool]) -> tuple[State, tuple[Answer, ...]]:
+    """Return the next state and the answers of the first row for *state* and *cue* whose guards all hold.
+
+    A cue for which there is no row changes nothing.
+    """
+    for (row_state, row_cue, guards), following in TABLE.items():
+        if row_state == state and row_cue is cue and all(holds(guard) for guard in guards):
+            return following
+    return state, ()

@@ -26,16 +26,18 @@ LOOK_S = 0.05
 
 
 def within_s(arm: Arm, policy: Policy) -> float:
-    """Return the seconds until the deadline that *arm* sets."""
+    """Return the seconds until the time that *arm* sets; Arm.RANKS_END sets one that was computed before."""
     return {
         Arm.GRACE: policy.grace_s,
         Arm.FAILURE: min(policy.grace_s, policy.failure_s),
         Arm.DUMP: DUMP_S,
         Arm.HUNG: min(policy.grace_s, HUNG_GRACE_S),
         Arm.LAUNCHER: LAUNCHER_S,
-        Arm.REST: STOPPED_LAUNCHER_S,
+        Arm.STOPPED_LAUNCHER: STOPPED_LAUNCHER_S,
         Arm.SWEEP: SWEEP_S,
+        Arm.OPTIONAL: SWEEP_S,
         Arm.KILL: KILL_S,
+        Arm.DRAIN: 0.0,
     }[arm]
 
 

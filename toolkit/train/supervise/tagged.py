@@ -51,15 +51,15 @@ class TaggedStream(Stream):
             self._voices[speaker] = self._voice(speaker)
         return self._voices[speaker]
 
-    def _show(self, said: list[Said]) -> None:
-        heard: dict[Speaker, list[bytes]] = {}
-        shown: list[bytes | memoryview] = []
-        for speaker, text in said:
-            shown += self._lines_of(text, self._known(speaker)[0])
-            heard.setdefault(speaker, []).append(text)
-        self.outlet.put_lines(b"".join(shown))
-        self.tail.add(b"".join(text for _, text in said))
-        for speaker, texts in heard.items():
+    def _show(self, pieces: list[Said]) -> None:
+        texts_by_speaker: dict[Speaker, list[bytes]] = {}
+        lines: list[bytes | memoryview] = []
+        for speaker, text in pieces:
+            lines += self._lines_of(text, self._known(speaker)[0])
+            texts_by_speaker.setdefault(speaker, []).append(text)
+        self.outlet.put_lines(b"".join(lines))
+        self.tail.add(b"".join(text for _, text in pieces))
+        for speaker, texts in texts_by_speaker.items():
             monitor = self._voices[speaker][1]
             if monitor is not None:
                 monitor(bars.collapsed(b"".join(texts)))

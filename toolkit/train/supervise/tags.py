@@ -49,11 +49,11 @@ class Places:
 
     def read(self, text: bytes) -> None:
         """Read the map from *text*, whole lines of mpirun itself."""
-        for found in re.finditer(MAPPED, text):
-            if found[1] is not None:
-                self._node = self.named(found[1].decode(errors="replace"))
+        for match in re.finditer(MAPPED, text):
+            if match[1] is not None:
+                self._node = self.named(match[1].decode(errors="replace"))
             else:
-                self._found[int(found[2] or found[3])] = self._node
+                self._found[int(match[2] or match[3])] = self._node
 
     def named(self, name: str) -> str:
         """Return the job's name for the host that mpirun calls *name*; *name* itself if no other is known."""
@@ -86,16 +86,16 @@ class Tagged:
         A line above 1 MiB comes in pieces (lines.Lines).
         """
         block = self._whole_tags(self._cut + block)
-        said: list[Said] = []
+        pieces: list[Said] = []
         parts = self._tag.split(block)
         for token, text in zip((self._open, *parts[1::2]), parts[::2], strict=True):
             end = text.find(b"\n") + 1
             if token and 0 < end < len(text):  # Each line of a rank has a tag: the rest is mpirun's own.
-                self._take(said, token, text[:end])
+                self._take(pieces, token, text[:end])
                 token, text = b"", text[end:]
-            self._take(said, token, text)
+            self._take(pieces, token, text)
             self._open = b"" if text.endswith(b"\n") else token
-        return said
+        return pieces
 
     def states(self) -> list[Said]:
         """Return the unfinished lines without removing them; drop all states of a bar but the last."""
@@ -103,23 +103,23 @@ class Tagged:
 
     def flush(self) -> list[Said]:
         """Remove all unfinished lines and return them."""
-        said: list[Said] = []
-        self._take(said, self._open, self._cut)
+        pieces: list[Said] = []
+        self._take(pieces, self._open, self._cut)
         self._cut = b""
-        return said + self._held(Lines.flush)
+        return pieces + self._held(Lines.flush)
 
     def _whole_tags(self, block: bytes) -> bytes:
         """Return *block* without a possible beginning of a tag at its end, which is kept for the next block."""
         self._cut = b""
         if block.endswith((b"\n", b"\r")):
             return block
-        at = block.rfind(b"[", max(0, len(block) - LONGEST_TAG_BYTES))
-        if at < 0 or self._tag.match(block, at):
+        start = block.rfind(b"[", max(0, len(block) - LONGEST_TAG_BYTES))
+        if start < 0 or self._tag.match(block, start):
             return block
-        self._cut = block[at:]
-        return block[:at]
+        self._cut = block[start:]
+        return block[:start]
 
-    def _take(self, said: list[Said], token: bytes, text: bytes) -> None:
+    def _take(self, completed: list[Said], token: bytes, text: bytes) -> None:
         if not text:
             return
         lines = self._lines.get(token)
@@ -128,7 +128,7 @@ class Tagged:
         pieces = (text,) if text.endswith(b"\n") and not lines.held_bytes else lines.feed(text)
         if not token:
             self._places.read(b"".join(pieces))
-        said += [(self._speakers.get(token) or self._speaker(token), piece) for piece in pieces if piece]
+        completed += [(self._speakers.get(token) or self._speaker(token), piece) for piece in pieces if piece]
 
     def _held(self, give: Callable[[Lines], bytes]) -> list[Said]:
         return [(self._speaker(token), text) for token, lines in self._lines.items() if (text := give(lines))]

@@ -138,8 +138,8 @@ def open_locks(needs: Sequence[Need], warn: Callable[[str], None]) -> dict[str, 
                 ) from None
             warn(_not_ours(need.path))
             continue
-        found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             locks[str(need.path)] = fd
         else:
             os.close(fd)

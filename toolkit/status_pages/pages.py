@@ -48,11 +48,11 @@ class RankStatus(Record, frozen=True, kw_only=True):
     step_ns: int | None = None
     """The time that a step took between the last two heartbeats."""
     heartbeats: int = 0
-    """How many there were."""
+    """The number of heartbeats so far."""
     progress: float | None = None
     """The share of the work that is done, 0 to 1."""
     holding: int = 0
-    """How many contexts for checkpoints are open."""
+    """The number of open contexts for checkpoints."""
     holding_since_ns: int | None = None
     """The start of the oldest of them."""
 
@@ -69,9 +69,9 @@ class Thrown(Record, frozen=True, kw_only=True):
     frames: tuple[str, ...] = ()
     """Its innermost frames, innermost first; of frames of one file in a row only the innermost."""
     link: Literal["", "cause", "context"] = ""
-    """How it led to the exception that Python prints after it: "cause" (raise ... from), "context" (it was being
+    """Its link to the exception that Python prints after it: "cause" (raise ... from), "context" (it was being
     handled); "" for one that Python does not print."""
-    said: str = ""
+    captured_output: str = ""
     """The end of the output of a command that failed, if the script had captured it (CalledProcessError)."""
 
 
@@ -83,7 +83,7 @@ class Raised(Record, frozen=True, kw_only=True):
     """
 
     time_ns: int
-    """When it was raised: time.monotonic_ns()."""
+    """The time at which it was raised: time.monotonic_ns()."""
     kind: str
     """Its type as Python prints it."""
     text: str
@@ -92,7 +92,7 @@ class Raised(Record, frozen=True, kw_only=True):
     """As in Thrown; so are the next three."""
     place: str = ""
     frames: tuple[str, ...] = ()
-    said: str = ""
+    captured_output: str = ""
     parent: int = 0
     """The process that started this one, 0 if not known."""
     pid: int = 0

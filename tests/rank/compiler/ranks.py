@@ -47,7 +47,7 @@ def train(model, steps, *, inputs=inputs, targets=targets):
 
 
 class Ran:
-    """What ranks have written. `facts`: what the compiler told, by rank; empty if it was not asked."""
+    """The output of ranks. `facts`: those of the compiler, by rank; empty if it was not asked."""
 
     def __init__(self, stdout: list[str], stderr: str, codes: list[int], facts: list[dict[str, Any]]) -> None:
         self.stdout = stdout
@@ -57,7 +57,7 @@ class Ran:
 
     @property
     def lines(self) -> list[str]:
-        """What the compiler has said."""
+        """The lines of the compiler."""
         return [line for line in self.stderr.splitlines() if line.startswith("[toolkit] compiler:")]
 
 

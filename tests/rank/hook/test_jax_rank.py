@@ -1,4 +1,4 @@
-"""What a rank of JAX adds to the script's call, and what it takes for an end of the script."""
+"""A rank of JAX completes the script's call, and recognises the end of the script."""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""What the sidecar of a TrainJob makes of what it sees; tests/train/test_kubeflow_progress.py has it post."""
+"""The sidecar of a TrainJob reads progress and metrics, and makes a status of them.
+
+tests/train/test_kubeflow_progress.py has it post."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the start-up hook leaves of an exception: the whole of it, at once, and nobody else notices."""
+"""The start-up hook records an exception: the whole of it, at once, and without a visible effect."""
 
 import json
 import subprocess
@@ -572,8 +572,8 @@ def test_what_a_failed_command_wrote_is_left_if_it_was_captured(tmp_path: Path, 
     done = Done(tmp_path, "import subprocess, sys\n" + run)
 
     assert done.raised is not None
-    assert done.raised.said.endswith("xno table\n")
-    assert len(done.raised.said) == 4096
+    assert done.raised.captured_output.endswith("xno table\n")
+    assert len(done.raised.captured_output) == 4096
 
 
 def test_a_child_names_the_process_that_started_it(tmp_path: Path) -> None:

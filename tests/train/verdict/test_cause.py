@@ -416,7 +416,7 @@ RUN = ["/usr/lib/python3.11/subprocess.py:571 in run", "/opt/ml/code/train.py:12
 def report(code: int = 1, said: str = "") -> Raised:
     message = f"Command '['python', 'real.py']' returned non-zero exit status {code}."
     text = REPORT.format(code=code)
-    return noted("subprocess.CalledProcessError", message, text, frames=RUN, time_ns=9, said=said)
+    return noted("subprocess.CalledProcessError", message, text, frames=RUN, time_ns=9, captured_output=said)
 
 
 def child(kind: str, message: str, pid: int, parent: int, time_ns: int, **more: object) -> Raised:

@@ -62,7 +62,7 @@ class Decision:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as eager the candidate is; 0 if there are no figures."""
+        """The candidate's speed as a multiple of eager's; 0 if there are no figures."""
         return self.eager_s / self.candidate_s if self.candidate_s > 0 else 0.0
 
 

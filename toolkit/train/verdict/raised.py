@@ -41,7 +41,7 @@ def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
         place=thrown.place,
         frames=thrown.frames or tuple(filter(None, (thrown.place,))),
         chain=chain,
-        said=thrown.said,
+        said=thrown.captured_output,
     )
     graph = _GRAPH.match(message)
     if graph is not None:

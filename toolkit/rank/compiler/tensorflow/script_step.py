@@ -47,7 +47,7 @@ class CompiledStep:
 
 
 class ScriptStep:
-    """What the states of a training function (states.py) share."""
+    """The step, as all states of its training function (states.py) see it."""
 
     def __init__(
         self,

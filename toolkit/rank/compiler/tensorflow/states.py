@@ -32,7 +32,7 @@ ADVICE = "give all batches one shape (drop_remainder=True, padding to a fixed le
 
 
 class StepState:
-    """How a step runs in this state, and the state that follows it."""
+    """Runs the steps of one state, and chooses the state that follows."""
 
     def __init__(self, step: "ScriptStep") -> None:
         self._step = step

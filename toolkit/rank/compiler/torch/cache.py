@@ -1,4 +1,4 @@
-"""Where compiled code is kept, and whether there is a compiler."""
+"""Chooses the folder for compiled code, and checks that there is a compiler."""
 
 import hashlib
 import os

@@ -33,7 +33,7 @@ HOOKS_OF_ALL = (
 
 
 class Mode:
-    """How steps run: compiled or not, in bfloat16 or not."""
+    """A mode of steps: compiled or not, in bfloat16 or not."""
 
     def __init__(self, *, compiled: bool = False, bf16: bool = False) -> None:
         self.compiled = compiled
@@ -42,12 +42,12 @@ class Mode:
 
 
 class SlotState:
-    """What the slots of a process share. *pass_failed*: called with a module, the mode in which its pass failed, and
-    the error, once the pass has run eagerly."""
+    """The state that all slots of a process share. *pass_failed*: called with a module, the mode in which its pass
+    failed, and the error, once the pass has run eagerly."""
 
     def __init__(self, pass_failed: "Callable[[torch.nn.Module, Mode, BaseException], None]") -> None:
         self.mode = Mode()
-        """How the step runs."""
+        """The mode of this step."""
         self.calls = 0
         """Calls in this step that train."""
         self.other_calls = 0

@@ -1,4 +1,4 @@
-"""What the states of the controller have in common. Each is an object, and the end of a step leads to the next one:
+"""The base of the controller's states. Each is an object, and the end of a step leads to the next one:
 
 ObservingState  the first two steps show the modules that train
 TrialState      steps take turns: bfloat16 against float32, then compiled code against eager, if the job asks for
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainingState:
-    """What the end of a step and other events mean in one state of the training."""
+    """Handles the end of a step, and other events, in one state of the training."""
 
     def __init__(self, training: "Training") -> None:
         self._training = training

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """What the states of the controller (state.py) share."""
+    """The training, as all states of the controller (state.py) see it."""
 
     def __init__(self, settings: "dict[str, Any]", finder: finding.Finder, slot_state: SlotState) -> None:
         self.settings = settings
@@ -33,7 +33,7 @@ class Training:
         self.mode = Mode()
         """The best one so far: without a trial, or kept by one."""
         self.trials: list[str] = []
-        """What is to be tried: "autocast", "compile"."""
+        """The techniques to be tried: "autocast", "compile"."""
         self.compiles_after_trials = False
         """Compiled code is asked for without a trial. Code is compiled once: for the precision that is kept."""
         self.steps = 0
@@ -44,7 +44,7 @@ class Training:
 
     @property
     def compile_count(self) -> int:
-        """How often this process has compiled."""
+        """The number of compilations in this process."""
         return 0 if self.compiles is None else self.compiles.count
 
     @property

@@ -43,7 +43,7 @@ BEHIND = 16  # exceptions that another one was raised from
 BEHIND_CHARACTERS = 1024  # of the message of each
 FRAMES = 64  # of an exception, the innermost; of frames of one file in a row only the innermost
 BEHIND_FRAMES = 16
-SAID_CHARACTERS = 4096  # of the captured output of a command that failed, its end
+OUTPUT_CHARACTERS = 4096  # of the captured output of a command that failed, its end
 
 _jax: "Any" = None  # The end of a rank of distribution jax (rank/hook/jax_rank.py).
 
@@ -194,7 +194,7 @@ def _describe(
     description["frames"] = frames[::-1][:most_frames]
     output = _captured_output(value)
     if output:
-        description["said"] = output
+        description["captured_output"] = output
     return description
 
 
@@ -224,7 +224,7 @@ def _captured_output(value: "BaseException | None") -> str:
             output = getattr(value, name, None)
             text = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
             if isinstance(text, str) and text.strip():
-                return _end(text, SAID_CHARACTERS)
+                return _end(text, OUTPUT_CHARACTERS)
     except Exception:  # noqa: BLE001
         pass  # Another library's exception: its attributes may do anything.
     return ""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ContractError
-from toolkit.settings import OURS, PREFIX, RENAMED, Settings, read, table, unknown, valid
+from toolkit.settings import CHILD_VARIABLES, PREFIX, Settings, read, table, unknown, valid
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -165,7 +165,7 @@ SERVICE = {
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "warning"),
     [
         ("TOOLKIT_STALL", "TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)"),
         ("TOOLKIT_HYPERPARAMETER", "TOOLKIT_HYPERPARAMETER (Did you mean TOOLKIT_HYPERPARAMETERS?)"),
@@ -175,27 +175,13 @@ SERVICE = {
         ("TOOLKIT_PORTS_80", "TOOLKIT_PORTS_80"),
     ],
 )
-def test_a_name_that_is_no_setting_is_told_with_the_nearest(name: str, said: str) -> None:
-    assert said in unknown({name: "sesame", "PATH": "/bin", "TOOLKIT_JOIN_S": "5", "TOOLKITS": "x"})
+def test_a_name_that_is_no_setting_is_told_with_the_nearest(name: str, warning: str) -> None:
+    assert warning in unknown({name: "sesame", "PATH": "/bin", "TOOLKIT_JOIN_S": "5", "TOOLKITS": "x"})
     assert "sesame" not in unknown({name: "sesame"})
 
 
-@pytest.mark.parametrize(("name", "old"), RENAMED.items())
-def test_an_old_name_still_sets_a_setting_and_the_new_one_is_named(name: str, old: str) -> None:
-    value, other = ("off", "on") if name == "RANK_SHIM" else ("3", "4")
-    field = name.lower()
-    expected = value if name == "RANK_SHIM" else 3.0
-
-    assert getattr(read({PREFIX + old: value}), field) == expected
-    assert getattr(read({PREFIX + old: value, PREFIX + name: ""}), field) == expected
-    assert getattr(read({PREFIX + old: other, PREFIX + name: value}), field) == expected
-    assert unknown({PREFIX + old: value}) == f"{PREFIX}{old} is now {PREFIX}{name}"
-    with pytest.raises(ContractError, match=f"{PREFIX}{old}"):
-        read({PREFIX + old: "sesame"})
-
-
 def test_known_names_are_not_told() -> None:
-    environ = {variable: "" for variable, *_ in table()} | {PREFIX + name: "" for name in OURS}
+    environ = {variable: "" for variable, *_ in table()} | {PREFIX + name: "" for name in CHILD_VARIABLES}
 
     assert unknown(environ) == ""
 
@@ -211,6 +197,6 @@ def test_every_variable_that_the_code_names_is_a_setting_or_one_of_ours() -> Non
     named = {
         name for path in package.rglob("*.py") for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b", path.read_text())
     }
-    known = {variable for variable, *_ in table()} | {PREFIX + name for name in OURS}
+    known = {variable for variable, *_ in table()} | {PREFIX + name for name in CHILD_VARIABLES}
 
     assert {name for name in named - known if "SERVICE" not in name and "PORT" not in name} == set()

@@ -15,7 +15,7 @@ from toolkit.records import Record, convert
 
 PREFIX = "TOOLKIT_"
 # Variables that `train` sets for its processes. They are not settings, and draw no warning when a rank runs `train`.
-OURS = (
+CHILD_VARIABLES = (
     "COMPAT_PATH",
     "COMPILER",
     "HOST_NAME",
@@ -34,13 +34,6 @@ OURS = (
     "STEP_TIMES",
     "XLA",
 )
-# Settings that had another name before 0.1.0. The old name still sets them, and one line of the log says so.
-RENAMED = {
-    "HEARTBEAT_S": "BEAT_S",
-    "HEARTBEAT_TIMEOUT_S": "PATIENCE_S",
-    "FINISH_TIMEOUT_S": "END_S",
-    "RANK_SHIM": "STAND_IN",
-}
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
 MOST = 1_000_000  # The upper limit of every count: a larger number is a mistake.
@@ -328,61 +321,53 @@ def read(environ: Mapping[str, str]) -> Settings:
     Raises:
         ContractError: a value has the wrong type or is outside its range; the message names the variable.
     """
-    given = _given(environ)
-    for field, value in given.items():
-        if not _is_right(field, value):
+    texts = _texts(environ)
+    for field, text in texts.items():
+        if not _is_right(field, text):
             raise ContractError(
-                f"expected {_expected(field)}, found {value!r}",
-                where=_variable(field, environ),
+                f"expected {_expected(field)}, found {text!r}",
+                where=PREFIX + field.upper(),
                 hint="Correct the variable or unset it.",
             )
-    return convert(given, Settings, "environment", strict=False)
+    return convert(texts, Settings, "environment", strict=False)
 
 
 def valid(environ: Mapping[str, str]) -> Settings:
     """Return the settings in *environ*, with defaults for wrong ones: for the report of a wrong setting."""
-    right = {field: value for field, value in _given(environ).items() if _is_right(field, value)}
+    right = {field: text for field, text in _texts(environ).items() if _is_right(field, text)}
     return convert(right, Settings, "environment", strict=False)
 
 
-def _given(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {field: _variable(field, environ) for field in Settings.__struct_fields__}
-    values = {field: environ.get(name, "").strip() for field, name in names.items()}
+def _texts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the text of each setting that *environ* sets, by field."""
+    names = {field: PREFIX + field.upper() for field in Settings.__struct_fields__}
+    texts = {field: environ.get(name, "").strip() for field, name in names.items()}
     return {
-        field: value
-        for field, value in values.items()
-        if value and not ("://" in value and _is_of_a_service(names[field], environ))
+        field: text
+        for field, text in texts.items()
+        if text and not ("://" in text and _is_of_a_service(names[field], environ))
     }
 
 
-def _variable(field: str, environ: Mapping[str, str]) -> str:
-    """Return the variable that sets *field* in *environ*: an old name counts only where the new one is not given."""
-    name = field.upper()
-    old = PREFIX + RENAMED.get(name, name)
-    return old if old in environ and not environ.get(PREFIX + name, "").strip() else PREFIX + name
-
-
-def _is_right(field: str, value: str) -> bool:
+def _is_right(field: str, text: str) -> bool:
     try:
-        convert({field: value}, Settings, "environment", strict=False)
+        convert({field: text}, Settings, "environment", strict=False)
     except ContractError:
         return False
     return True
 
 
 def unknown(environ: Mapping[str, str]) -> str:
-    """Return what to say of TOOLKIT_* variables with old names, and of those that are no settings with the nearest
-    ones; "" if there are neither."""
+    """Return the warning about TOOLKIT_* variables that are no settings, with the nearest names; "" without any."""
     fields = [field.upper() for field in Settings.__struct_fields__]
-    old = [f"{PREFIX}{before} is now {PREFIX}{now}" for now, before in RENAMED.items() if PREFIX + before in environ]
-    known = {PREFIX + name for name in (*fields, *OURS, *RENAMED.values())}
+    known = {PREFIX + name for name in (*fields, *CHILD_VARIABLES)}
     strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
     strange = [name for name in strange if not _is_of_a_service(name, environ)]
     if not strange:
-        return "; ".join(old)
+        return ""
     hints = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
-    named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in hints)
-    return "; ".join([*old, f"ignored, as no settings have these names: {named}. docs/settings.md lists all"])
+    names = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in hints)
+    return f"ignored, as no settings have these names: {names}. docs/settings.md lists all"
 
 
 def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
@@ -392,8 +377,8 @@ def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
     TOOLKIT_PORT_80_TCP_ADDR, ... (https://kubernetes.io/docs/concepts/containers/container-environment-variables/,
     "match the syntax of Docker links", seen 2026-11).
     """
-    ends = (at for at in range(len(PREFIX), len(name)) if name.startswith(("_SERVICE_", "_PORT"), at - 1))
-    return any(f"{name[: at - 1]}_SERVICE_HOST" in environ for at in ends)
+    ends = (end for end in range(len(PREFIX) - 1, len(name) - 1) if name.startswith(("_SERVICE_", "_PORT"), end))
+    return any(f"{name[:end]}_SERVICE_HOST" in environ for end in ends)
 
 
 def _expected(field: str) -> str:
@@ -401,11 +386,11 @@ def _expected(field: str) -> str:
     words = [repr(part) for part in parts if isinstance(part, str)]
     if words:
         return "one of " + ", ".join(words)
-    what = "a whole number" if int in parts else "seconds" if field.endswith("_s") else "a number"
+    kind = "a whole number" if int in parts else "seconds" if field.endswith("_s") else "a number"
     limits = next(part for part in parts if isinstance(part, msgspec.Meta) and (part.ge, part.gt) != (None, None))
     if limits.gt is not None:
-        return f"{what} above {limits.gt:,}"
-    return f"{what}, {limits.ge:,} to {limits.le:,}"
+        return f"{kind} above {limits.gt:,}"
+    return f"{kind}, {limits.ge:,} to {limits.le:,}"
 
 
 def _parts(hint: Any) -> Iterator[Any]:

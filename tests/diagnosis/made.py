@@ -4,29 +4,29 @@ from collections.abc import Mapping, Sequence
 
 from toolkit import diagnosis
 from toolkit.diagnosis import configuration
-from toolkit.diagnosis.evidence import Evidence, Machine
-from toolkit.diagnosis.window import Window
+from toolkit.diagnosis.evidence import Evidence, MachineFacts
+from toolkit.diagnosis.window import EvidenceWindow
 from toolkit.series.finding import Finding
 
 START_S = 1_760_000_000.0
 
 
 def window(
-    columns: Mapping[str, Sequence[float]], *, interval_s: float = 0.5, machine: Machine | None = None
-) -> Window:
+    columns: Mapping[str, Sequence[float]], *, interval_s: float = 0.5, machine: MachineFacts | None = None
+) -> EvidenceWindow:
     """Return a window that holds *columns*, sampled each *interval_s*."""
-    made = Window(
-        list(columns), host="algo-1", start_s=START_S, interval_s=interval_s, machine=machine or Machine(cores=4)
+    made = EvidenceWindow(
+        list(columns), host="algo-1", start_s=START_S, interval_s=interval_s, machine=machine or MachineFacts(cores=4)
     )
     for index, row in enumerate(zip(*columns.values(), strict=True)):
         made.sample(START_S + index * interval_s, row)
     return made
 
 
-def evidence(columns: Mapping[str, Sequence[float]], *, ended: bool = True, interval_s: float = 0.5) -> Evidence:
+def evidence(columns: Mapping[str, Sequence[float]], *, is_over: bool = True, interval_s: float = 0.5) -> Evidence:
     """Return the evidence of a job whose samples are *columns*."""
     count = len(next(iter(columns.values())))
-    return window(columns, interval_s=interval_s).evidence(START_S + (count - 1) * interval_s, ended=ended)
+    return window(columns, interval_s=interval_s).evidence(START_S + (count - 1) * interval_s, is_over=is_over)
 
 
 def found(of: Evidence, rules: object = None) -> dict[str, Finding]:

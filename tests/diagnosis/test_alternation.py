@@ -4,8 +4,8 @@ as long: the loader had no workers."""
 from pathlib import Path
 
 from tests.diagnosis.made import START_S, found
-from toolkit.diagnosis.evidence import Machine
-from toolkit.diagnosis.window import Window
+from toolkit.diagnosis.evidence import MachineFacts
+from toolkit.diagnosis.window import EvidenceWindow
 from toolkit.metrics import capture, definition, presets
 
 LOG = Path(__file__).parent.parent / "data" / "diagnosis" / "iterations.log"
@@ -14,12 +14,12 @@ LOG = Path(__file__).parent.parent / "data" / "diagnosis" / "iterations.log"
 def test_the_alternating_backward_pass_of_the_log_is_found() -> None:
     definitions = definition.compile(presets.definitions("iteration-times", "here"), "presets")
     metrics = capture.Capture(definitions, warn=lambda text: None)
-    window = Window([], host="algo-1", start_s=START_S, interval_s=0.5, machine=Machine())
+    window = EvidenceWindow([], host="algo-1", start_s=START_S, interval_s=0.5, machine=MachineFacts())
     for number, line in enumerate(LOG.read_bytes().splitlines(keepends=True)):
         for each in metrics.lines(line, host="algo-1", rank=0, now_s=START_S + 20 * number):
             window.metric(each.name, each.value, each.time_s, each.rank, each.step)
 
-    seen = found(window.evidence(START_S + 120, ended=True))
+    seen = found(window.evidence(START_S + 120, is_over=True))
 
     assert seen.keys() == {"StepAlternation"}
     finding = seen["StepAlternation"]

@@ -35,14 +35,14 @@ def test_the_request_of_the_sdk_is_read() -> None:
     assert list(asked) == ["CPUBottleneck"]
     rule = asked["CPUBottleneck"]
     assert getattr(rule.parameters, "cpu_threshold") == 80  # noqa: B009
-    assert (rule.given, rule.action) == (frozenset({"cpu_threshold", "patience"}), "stop")
+    assert (rule.user_set, rule.action) == (frozenset({"cpu_threshold", "patience"}), "stop")
 
 
 def test_the_parameters_of_profiler_report_reach_its_rules() -> None:
     asked = read({"ProfilerReport": {"CPUBottleneck_threshold": "30", "cpubottleneck_patience": 10}})
 
     assert asked.keys() == {rule.name for rule in RULES if rule.default}
-    assert asked["CPUBottleneck"].given == {"threshold", "patience"}
+    assert asked["CPUBottleneck"].user_set == {"threshold", "patience"}
 
 
 def test_mail_and_text_messages_are_said_to_be_ignored() -> None:

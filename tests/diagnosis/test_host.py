@@ -27,7 +27,7 @@ def test_memory_that_rises_steadily_reaches_its_limit_at_a_time(values: list[flo
 
 
 def test_the_time_of_the_limit_is_told() -> None:
-    finding = found(evidence(memory(LEAK), ended=False), {"MemoryLimit": {"patience": 100}})["MemoryLimit"]
+    finding = found(evidence(memory(LEAK), is_over=False), {"MemoryLimit": {"patience": 100}})["MemoryLimit"]
 
     # 1 to 6 GiB in 300 s: 8 GiB are reached 120 s later.
     left = next(number for number in finding.numbers if number.name == "limit reached in")

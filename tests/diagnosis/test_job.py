@@ -3,8 +3,8 @@ import msgspec
 from tests.diagnosis.made import START_S, evidence
 from tests.diagnosis.test_steps import job
 from toolkit.diagnosis import configuration, rule_output
-from toolkit.diagnosis.folding import folded
-from toolkit.diagnosis.job import diagnose, merged
+from toolkit.diagnosis.folding import fold
+from toolkit.diagnosis.job import diagnose, merge
 from toolkit.series.finding import Finding
 
 ASKED = configuration.read(None, "rules").configurations
@@ -29,7 +29,7 @@ def test_findings_of_both_times_are_merged() -> None:
     gone = msgspec.structs.replace(first, rule="IOBottleneck", start_s=1)
     after = msgspec.structs.replace(first, text="after", live=False, start_s=2)
 
-    assert [(each.rule, each.text, each.live) for each in merged([after], [first, gone])] == [
+    assert [(each.rule, each.text, each.live) for each in merge([after], [first, gone])] == [
         ("IOBottleneck", "live", True),
         ("CPUBottleneck", "after", True),
     ]
@@ -39,8 +39,8 @@ def test_findings_of_two_attempts_are_two() -> None:
     first = Finding(rule="DataWait", subject="loader", text="first", start_s=5, end_s=6)
     second = msgspec.structs.replace(first, text="second", attempt=1, start_s=20)
 
-    assert [each.text for each in merged([second], [first])] == ["first", "second"]
-    assert [each.finding.text for each in folded([first, second])] == ["first", "second"]
+    assert [each.text for each in merge([second], [first])] == ["first", "second"]
+    assert [each.finding.text for each in fold([first, second])] == ["first", "second"]
 
 
 def test_the_debuggers_documents_have_its_keys() -> None:

@@ -1,26 +1,26 @@
 from tests.diagnosis.made import START_S, window
 from toolkit.diagnosis import configuration
-from toolkit.diagnosis.live import GONE_AFTER, Live
+from toolkit.diagnosis.live import GONE_AFTER, LiveDiagnosis
 
 NAMES = ("cpu/core0/used_percent", "cpu/all/used_percent", "gpu/0/used_percent")
 
 
-def job() -> tuple[Live, list[float]]:
+def job() -> tuple[LiveDiagnosis, list[float]]:
     """Return the rules over a window that `samples` fills, and the clock."""
     rules = {"CPUBottleneck": {"patience": 20, "scan_interval_us": 5_000_000, "action": "stop"}}
     made = window({name: [] for name in NAMES})
-    live = Live(made, configuration.read(rules, "rules.json").configurations)
+    live = LiveDiagnosis(made, configuration.read(rules, "rules.json").configurations)
     clock = [START_S]
     return live, clock
 
 
-def run(live: Live, clock: list[float], *, seconds: float, cpu: float, gpu: float) -> list[str]:
+def run(live: LiveDiagnosis, clock: list[float], *, seconds: float, cpu: float, gpu: float) -> list[str]:
     """Feed *seconds* of samples and return the findings on the way."""
     found: list[str] = []
     end_s = clock[0] + seconds
     while clock[0] < end_s:
         live.window.sample(clock[0], (cpu, cpu, gpu))
-        found += [finding.action for finding in live.look(clock[0]) if finding.live]
+        found += [finding.action for finding in live.run_due(clock[0]) if finding.live]
         clock[0] += 0.5
     return found
 

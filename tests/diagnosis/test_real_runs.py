@@ -121,7 +121,7 @@ def test_a_leak_is_dated(jobs: dict[str, Path], name: str, is_found: bool) -> No
         host=real.host,
         start_s=real.start_s,
         end_s=real.end_s,
-        ended=True,
+        is_over=True,
         interval_s=real.interval_s,
         machine=real.machine,
         times_s=real.times_s,

@@ -65,7 +65,7 @@ def test_its_rules_on_a_loss_and_its_actions_are_read(made: dict[str, list[dict[
     assert sum(each.rule.group == "loss" for each in loss) == 5
     assert stop.configurations[0].action == "stop"
     assert "'sms' is not carried out" in stop.notes[0]
-    assert report["CPUBottleneck"].given == {"threshold"}
+    assert report["CPUBottleneck"].user_set == {"threshold"}
 
 
 def test_without_the_package_the_error_says_what_to_install() -> None:

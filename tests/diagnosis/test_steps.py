@@ -5,21 +5,21 @@ import msgspec
 import pytest
 
 from tests.diagnosis.made import START_S, found, window
-from toolkit.diagnosis.evidence import Evidence, Machine
+from toolkit.diagnosis.evidence import Evidence, MachineFacts
 from toolkit.diagnosis.slow_rank import own_work, pair
-from toolkit.diagnosis.window import Window
+from toolkit.diagnosis.window import EvidenceWindow
 
 
 def job(ranks: list[list[dict[str, float]]], columns: dict[str, list[float]] | None = None) -> Evidence:
     """Return a finished job with the steps of each rank; what a step does not give is not measured."""
-    made = window(columns or {"cpu/all/used_percent": [50.0] * 100}, machine=Machine(cores=4))
+    made = window(columns or {"cpu/all/used_percent": [50.0] * 100}, machine=MachineFacts(cores=4))
     now_s = START_S
     for rank, steps in enumerate(ranks):
         now_s = START_S
         for number, step in enumerate(steps):
             now_s += step["step_s"]
             made.step(rank, number, now_s, **step)
-    return made.evidence(now_s, ended=True)
+    return made.evidence(now_s, is_over=True)
 
 
 def steps(count: int, *, slow: tuple[int, ...] = (), **seconds: float) -> list[dict[str, float]]:
@@ -50,7 +50,7 @@ def test_a_slow_first_step_is_no_outlier() -> None:
 @pytest.mark.parametrize(("minutes", "is_found"), [(25, True), (5, False)])
 def test_a_long_start_is_found(minutes: float, is_found: bool) -> None:
     first = {"step_s": 1.0}
-    made = Window([], host="algo-1", start_s=START_S, interval_s=0.5, machine=Machine())
+    made = EvidenceWindow([], host="algo-1", start_s=START_S, interval_s=0.5, machine=MachineFacts())
     made.step(0, 0, START_S + 60 * minutes, **first)
 
     assert ("MaxInitializationTime" in found(made.evidence(START_S + 60 * minutes + 5))) is is_found

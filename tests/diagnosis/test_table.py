@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from toolkit.diagnosis.loss import OnLoss
-from toolkit.diagnosis.rule import Parameters, Rule
+from toolkit.diagnosis.rule import DiagnosisRule, RuleParameters
 from toolkit.diagnosis.table import RULES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
@@ -15,9 +15,9 @@ SHARED = {field.name for field in msgspec.structs.fields(OnLoss)}
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.parameters is not Parameters], ids=lambda rule: rule.name
+    "rule", [rule for rule in RULES if rule.parameters is not RuleParameters], ids=lambda rule: rule.name
 )
-def test_the_page_has_the_parameters_and_defaults(rule: Rule) -> None:
+def test_the_page_has_the_parameters_and_defaults(rule: DiagnosisRule) -> None:
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{rule.name}`"))
     said = dict(re.findall(r"`(\w+)` ([\d.]+|true|false|none)", row.split("|")[3]))
 

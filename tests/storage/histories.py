@@ -32,7 +32,7 @@ from toolkit.storage import manifest as manifests
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.open_entries import OpenEntries
 from toolkit.storage.restore import restore
-from toolkit.storage.scan import scan, top_of
+from toolkit.storage.scan import entry_of, scan
 from toolkit.storage.uri import parse
 
 ROOT = parse("s3://bucket/run")
@@ -74,7 +74,7 @@ class History:
     # The script.
 
     def touch(self, name: str) -> None:
-        self.changed_s[top_of(name)] = self.now_s
+        self.changed_s[entry_of(name)] = self.now_s
 
     def write(self, name: str, whole: bytes) -> Iterator[None]:
         """Write the file *name* in two halves, with it open between them, at times without."""
@@ -93,11 +93,11 @@ class History:
             self.had.add((name, hashlib.sha256(part).hexdigest()))
             if part is half:
                 if keeps_open or not is_less:
-                    self.open.add(top_of(name))
+                    self.open.add(entry_of(name))
                 yield
                 if not keeps_open and not is_less:
                     self.now_s += 0.5  # It goes on at once: only an open file may be quiet and half.
-        self.open.discard(top_of(name))
+        self.open.discard(entry_of(name))
         yield
 
     def remove(self, name: str) -> Iterator[None]:
@@ -223,7 +223,7 @@ class History:
                 end = "vanishes and loses its disk"
         self.log.append(end)
         with self._time():
-            OpenEntries(self.folder, self.open_file).look()  # It looks every 2 s, whether storage works or not.
+            OpenEntries(self.folder, self.open_file).update()  # It looks every 2 s, whether storage works or not.
         self.open.clear()
         if end in ("fails", "ends"):
             if end == "ends":
@@ -263,7 +263,7 @@ class History:
             with self._time(), faults.inject(f"{self.folder}") if self.read_faults else nullcontext():
                 uploader = uploader or self._uploader()
                 if task == "look":
-                    uploader.look(self.now_s)
+                    uploader.upload_settled(self.now_s)
                 else:
                     uploader.finish(**how)
             return uploader
@@ -300,17 +300,18 @@ class History:
 
         fakes: dict[str, Any] = {
             "scan": scanned,
-            "ordered": lambda pieces: (piece() for piece in pieces),  # Threads would end in another order each time.
+            # Threads would end in another order each time.
+            "run_ordered": lambda pieces: (piece() for piece in pieces),
         }
         real = {name: getattr(checkpoints, name) for name in fakes}
         for name, fake in fakes.items():
             setattr(checkpoints, name, fake)
-        real_written = vars(open_entries)["being_written"]
-        vars(open_entries)["being_written"] = lambda folder: frozenset(self.open)
+        real_written = vars(open_entries)["entries_being_written"]
+        vars(open_entries)["entries_being_written"] = lambda folder: frozenset(self.open)
         try:
             yield
         finally:
-            vars(open_entries)["being_written"] = real_written
+            vars(open_entries)["entries_being_written"] = real_written
             for name, function in real.items():
                 setattr(checkpoints, name, function)
 
@@ -328,7 +329,7 @@ class History:
             for _ in self.save():
                 pass
         assert uploader.left_out() == {}, self._told()
-        stored = {top_of(path) for path in self._stored()}
+        stored = {entry_of(path) for path in self._stored()}
         there = set(scan(self.folder).entries)
         assert stored == there, f"{stored} in storage, {there} in the folder: {self._told()}"
 
@@ -360,12 +361,12 @@ class History:
                 f"checkpoint-{_step_of(name)}",
                 f"ckpt-{_step_of(name)}.pt",
             )
-            entries = {top_of(path) for path in stored}
+            entries = {entry_of(path) for path in stored}
             is_dangling = name not in entries and name in self.before
             assert not is_whole_name or not is_dangling, (
                 f"{pointer} points to {name}, storage has {entries}: {self._told()}"
             )
-        self.before = {top_of(path) for path in stored}
+        self.before = {entry_of(path) for path in stored}
 
     def _told(self) -> str:
         return f"seed {self.seed}: {'; '.join(self.log)}"
@@ -390,7 +391,7 @@ def _step_of(name: str) -> int:
 def _whole_steps(stored: dict[str, bytes | str]) -> set[int]:
     """Return the steps of which *stored* has a whole checkpoint."""
     steps = set()
-    for name in {top_of(path) for path in stored}:
+    for name in {entry_of(path) for path in stored}:
         if name.startswith("ckpt-") and stored[name] == content(_step_of(name), "ckpt"):
             steps.add(_step_of(name))
         first = stored.get(f"{name}/{FILES[0]}", b"").split(b" ")[0]  # type: ignore[arg-type]

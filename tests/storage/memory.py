@@ -1,10 +1,10 @@
-"""A storage in memory whose requests fail as a test says, with the methods of toolkit.storage.store.Store."""
+"""A storage in memory whose requests fail as a test says, with the methods of toolkit.storage.store.StorageClient."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from toolkit.errors import PlatformError
-from toolkit.storage.store import Object
+from toolkit.storage.store import StoredObject
 
 
 class Vanished(BaseException):
@@ -19,25 +19,25 @@ class Memory:
         self.on_request: Callable[[str], None] = lambda name: None
         self.on_answer: Callable[[str], None] = lambda name: None
 
-    def find(self, key: str) -> Object | None:
+    def find(self, key: str) -> StoredObject | None:
         self.on_request("find")
         if key not in self.objects:
             return None
         content = self.objects[key]
-        return Object(key=key, size_bytes=len(content), tag=f"{zlib.crc32(content):x}")
+        return StoredObject(key=key, size_bytes=len(content), tag=f"{zlib.crc32(content):x}")
 
-    def read(self, found: Object) -> bytes:
+    def read(self, found: StoredObject) -> bytes:
         self.on_request("read")
         return self.objects[found.key]
 
-    def piece(self, found: Object, start: int, end: int) -> memoryview:
+    def piece(self, found: StoredObject, start: int, end: int) -> memoryview:
         return memoryview(self.read(found)[start:end])
 
-    def list(self, prefix: str) -> Iterator[Object]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         self.on_request("list")
         for key in sorted(self.objects):
             if key.startswith(f"{prefix}/") or not prefix:
-                yield Object(key=key, size_bytes=len(self.objects[key]))
+                yield StoredObject(key=key, size_bytes=len(self.objects[key]))
 
     def write(self, key: str, content: bytes) -> None:
         self.on_request("write")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from toolkit.storage.store import Store
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import parse
 
 BED = Path(__file__).parents[2] / ".beds/storage"
@@ -43,9 +43,9 @@ class S3:
         urllib.request.urlopen(urllib.request.Request(f"{self.address}/{name}", method="PUT", data=body)).close()
         return f"s3://{name}"
 
-    def store(self, uri: str, *, timeout_s: float = 10.0) -> Store:
+    def store(self, uri: str, *, timeout_s: float = 10.0) -> StorageClient:
         """Return the toolkit's client for the bucket of *uri*; the environment must lead there."""
-        return Store(parse(uri), self.environ, timeout_s=timeout_s)
+        return StorageClient(parse(uri), self.environ, timeout_s=timeout_s)
 
     def keys(self, uri: str) -> list[str]:
         """Return all keys of the bucket of *uri*."""

@@ -62,7 +62,7 @@ def test_a_folder_comes_back_as_it_was(s3: S3, bucket: str, tmp_path: Path) -> N
     (folder / "latest.txt").chmod(0o600)
     root = f"{bucket}/jobs/with space"
 
-    assert uploader(s3, root, folder).look(time.time() + LATER_S)
+    assert uploader(s3, root, folder).upload_settled(time.time() + LATER_S)
 
     again = tmp_path / "again"
     assert restored(s3, root, again) == contents(folder)
@@ -75,13 +75,13 @@ def test_a_folder_comes_back_as_it_was(s3: S3, bucket: str, tmp_path: Path) -> N
 def test_what_has_not_changed_is_not_sent_again(faulty: Faulty, bucket: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     write(folder, "a", b"first")
-    uploader(faulty, bucket, folder).look(time.time() + LATER_S)
+    uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
     again = uploader(faulty, bucket, folder)
     faulty.seen.clear()
 
-    assert not again.look(time.time() + LATER_S)
+    assert not again.upload_settled(time.time() + LATER_S)
     write(folder, "b", b"first")
-    assert again.look(time.time() + LATER_S)
+    assert again.upload_settled(time.time() + LATER_S)
 
     assert faulty.count("PUT", "/parts/") == 0  # The same content.
     assert faulty.count("PUT", "/manifest.json") == 1
@@ -91,18 +91,18 @@ def test_an_entry_that_is_being_written_keeps_its_last_version(s3: S3, bucket: s
     folder = tmp_path / "checkpoints"
     write(folder, "model.pt", b"whole")
     sync = uploader(s3, bucket, folder)
-    sync.look(time.time() + LATER_S)
+    sync.upload_settled(time.time() + LATER_S)
 
     with (folder / "model.pt").open("wb") as file:
         file.write(b"half of the new")
         file.flush()
         write(folder, "other/x", b"done")
         now_s = time.time() + LATER_S
-        assert not sync.look(now_s)
-        assert sync.look(now_s + checkpoints.PATIENCE_S + 1)
+        assert not sync.upload_settled(now_s)
+        assert sync.upload_settled(now_s + checkpoints.PATIENCE_S + 1)
         halfway = restored(s3, bucket, tmp_path / "halfway")
         file.write(b" version")
-    assert sync.look(time.time() + LATER_S)
+    assert sync.upload_settled(time.time() + LATER_S)
 
     assert halfway == {"model.pt": b"whole", "other/x": b"done"}
     assert restored(s3, bucket, tmp_path / "end")["model.pt"] == b"half of the new version"
@@ -113,8 +113,8 @@ def test_a_file_that_changed_a_moment_ago_waits(s3: S3, bucket: str, tmp_path: P
     write(folder, "model.pt", b"1")
     sync = uploader(s3, bucket, folder)
 
-    assert not sync.look(time.time())
-    assert sync.look(time.time() + LATER_S)
+    assert not sync.upload_settled(time.time())
+    assert sync.upload_settled(time.time() + LATER_S)
 
 
 def test_a_file_that_changes_while_it_is_uploaded_keeps_its_last_version(
@@ -123,7 +123,7 @@ def test_a_file_that_changes_while_it_is_uploaded_keeps_its_last_version(
     folder = tmp_path / "checkpoints"
     write(folder, "model/weights", b"whole")
     sync = uploader(faulty, bucket, folder)
-    sync.look(time.time() + LATER_S)
+    sync.upload_settled(time.time() + LATER_S)
     write(folder, "model/weights", b"second version")
 
     def change(method: str, path: str) -> str:
@@ -132,11 +132,11 @@ def test_a_file_that_changes_while_it_is_uploaded_keeps_its_last_version(
         return ""
 
     faulty.fault = change  # type: ignore[assignment]
-    assert not sync.look(time.time() + LATER_S)
+    assert not sync.upload_settled(time.time() + LATER_S)
     faulty.fault = lambda method, path: ""
 
     assert restored(faulty, bucket, tmp_path / "then") == {"model/weights": b"whole"}
-    assert sync.look(time.time() + LATER_S)
+    assert sync.upload_settled(time.time() + LATER_S)
     assert restored(faulty, bucket, tmp_path / "end") == {"model/weights": b"third"}
 
 
@@ -146,7 +146,7 @@ def test_an_upload_that_breaks_off_leaves_the_last_version_whole(
 ) -> None:
     folder = tmp_path / "checkpoints"
     write(folder, "model", os.urandom(PIECE_BYTES + 1))
-    uploader(faulty, bucket, folder).look(time.time() + LATER_S)
+    uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
     before = contents(folder)
     write(folder, "model", os.urandom(3 * PIECE_BYTES))
     sync = uploader(faulty, bucket, folder, timeout_s=1.0)
@@ -155,12 +155,12 @@ def test_an_upload_that_breaks_off_leaves_the_last_version_whole(
     faulty.fault = lambda method, path: "500" if method == "PUT" and part in path and next(puts) >= first else ""
 
     with pytest.raises(PlatformError):
-        sync.look(time.time() + LATER_S)
+        sync.upload_settled(time.time() + LATER_S)
 
     faulty.fault = lambda method, path: ""
     assert restored(faulty, bucket, tmp_path / "then") == before
     faulty.seen.clear()
-    assert uploader(faulty, bucket, folder).look(time.time() + LATER_S)
+    assert uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
     assert faulty.count("PUT", "/parts/") < 3  # The parts that had arrived are not sent again.
     assert restored(faulty, bucket, tmp_path / "end") == contents(folder)
 
@@ -168,7 +168,7 @@ def test_an_upload_that_breaks_off_leaves_the_last_version_whole(
 def test_after_a_crash_what_was_being_written_keeps_its_last_version(s3: S3, bucket: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     write(folder, "old", b"whole")
-    uploader(s3, bucket, folder).look(time.time() + LATER_S)
+    uploader(s3, bucket, folder).upload_settled(time.time() + LATER_S)
     write(folder, "old", b"hal")
     write(folder, "new/weights", b"hal")
     sync = uploader(s3, bucket, folder)
@@ -188,7 +188,7 @@ def test_files_that_are_removed_leave_storage_and_take_their_parts_along(s3: S3,
         write(folder, f"step-{step}", os.urandom(100))
         if step:
             (folder / f"step-{step - 1}").unlink()
-        assert sync.look(time.time() + LATER_S)
+        assert sync.upload_settled(time.time() + LATER_S)
 
     assert list(restored(s3, bucket, tmp_path / "then")) == ["step-3"]
     assert len(s3.keys(bucket)) <= 3  # The manifest, and the parts of two versions.
@@ -200,16 +200,16 @@ def test_every_host_gets_the_files_of_all_and_uploads_its_own(s3: S3, bucket: st
     write(first, "state", b"of host 0")
     write(second, "state", b"of host 1")
     for rank, folder in enumerate((first, second)):
-        uploader(s3, bucket, folder, rank).look(time.time() + LATER_S)
+        uploader(s3, bucket, folder, rank).upload_settled(time.time() + LATER_S)
 
     again = [tmp_path / f"again-{rank}/checkpoints" for rank in range(3)]
     got = [restored(s3, bucket, folder, rank) for rank, folder in enumerate(again)]
 
     assert got[0] == got[2] == {"model": b"of rank 0", "state": b"of host 0"}
     assert got[1] == {"model": b"of rank 0", "state": b"of host 1"}
-    assert not uploader(s3, bucket, again[1], 1).look(time.time() + LATER_S)
+    assert not uploader(s3, bucket, again[1], 1).upload_settled(time.time() + LATER_S)
     write(again[1], "model", b"changed by host 1")
-    assert uploader(s3, bucket, again[1], 1).look(time.time() + LATER_S)
+    assert uploader(s3, bucket, again[1], 1).upload_settled(time.time() + LATER_S)
     assert restored(s3, bucket, tmp_path / "end", 1)["model"] == b"changed by host 1"
 
 
@@ -219,7 +219,7 @@ def test_a_restore_that_breaks_off_leaves_nothing_half_and_goes_on_later(
     folder, again = tmp_path / "checkpoints", tmp_path / "again"
     write(folder, "model", os.urandom(6 * PIECE_BYTES))
     write(folder, "a-small-one", b"x")
-    uploader(faulty, bucket, folder).look(time.time() + LATER_S)
+    uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
     gets = iter(range(100))
     faulty.fault = lambda method, path: "500" if method == "GET" and "/parts/" in path and next(gets) >= 4 else ""
 
@@ -235,7 +235,7 @@ def test_a_restore_that_breaks_off_leaves_nothing_half_and_goes_on_later(
 
 def test_a_damaged_part_is_never_restored(s3: S3, bucket: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "checkpoints", "model", b"weights").parent
-    uploader(s3, bucket, folder).look(time.time() + LATER_S)
+    uploader(s3, bucket, folder).upload_settled(time.time() + LATER_S)
     part = next(key for key in s3.keys(bucket) if "/parts/" in key)
     s3.store(bucket).write(part, b"weightz")
 
@@ -256,7 +256,7 @@ def test_a_manifest_that_leads_outside_is_refused(s3: S3, bucket: str, tmp_path:
 
 def test_a_newer_file_of_this_host_stays(s3: S3, bucket: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "checkpoints", "model", b"old").parent
-    uploader(s3, bucket, folder).look(time.time() + LATER_S)
+    uploader(s3, bucket, folder).upload_settled(time.time() + LATER_S)
     write(folder, "model", b"newer")
 
     assert restored(s3, bucket, folder) == {"model": b"newer"}

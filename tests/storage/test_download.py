@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.storage.download import fetch
-from toolkit.storage.store import Store
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import parse
 
 
@@ -26,7 +26,7 @@ class Bed:
         """Fetch, and return how many bytes came."""
         came: list[int] = []
         uri = parse(f"file://{self.kept}")
-        fetch(Store(uri, {}, timeout_s=10.0), uri, self.data, came.append)
+        fetch(StorageClient(uri, {}, timeout_s=10.0), uri, self.data, came.append)
         return sum(came)
 
     def there(self) -> dict[str, bytes]:

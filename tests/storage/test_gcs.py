@@ -16,7 +16,7 @@ from tests.storage import servers
 from tests.storage.servers import S3
 from tests.storage.there_and_back import goes_and_comes_back
 from toolkit.errors import ToolkitError
-from toolkit.storage.store import Store
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import parse
 
 pytestmark = pytest.mark.storage
@@ -47,12 +47,12 @@ def test_checkpoints_in_googles_storage(google: dict[str, str], moto: S3, tmp_pa
 
     goes_and_comes_back("gs://googles/runs/1", google, tmp_path)
 
-    keys = [each.key for each in Store(parse("gs://googles"), google, timeout_s=10).list("runs/1")]
+    keys = [each.key for each in StorageClient(parse("gs://googles"), google, timeout_s=10).list("runs/1")]
     assert "runs/1/hosts/0/manifest.json" in keys
 
 
 def test_a_bucket_that_does_not_exist_is_named(google: dict[str, str]) -> None:
-    store = Store(parse("gs://nowhere/x"), google, timeout_s=10)
+    store = StorageClient(parse("gs://nowhere/x"), google, timeout_s=10)
 
     with pytest.raises(ToolkitError, match="found none") as raised:
         list(store.list(""))

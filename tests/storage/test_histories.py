@@ -20,7 +20,7 @@ def test_histories_find_a_rule_that_is_broken(rule: str, monkeypatch: pytest.Mon
         "_is_replaced": lambda version, others, taken: True,
         "_tied": lambda removable, kept, there, targets: set(),
         "_lacks": lambda new, old: False,
-        "_is_removal": lambda new, old, largest_bytes, end, *, left: bool(not new.size_bytes and old.size_bytes),
+        "_is_removal": lambda new, old, largest_bytes, end, *, is_left: bool(not new.size_bytes and old.size_bytes),
     }
     monkeypatch.setattr(retention, rule, broken[rule])
 

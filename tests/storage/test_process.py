@@ -12,14 +12,14 @@ import pytest
 
 from tests.storage.servers import Fault, Faulty
 from toolkit.records import encode
-from toolkit.storage.config import Transfer
+from toolkit.storage.config import TransferTask
 
 WITHIN_S = 120.0
 
 
 def watch(tmp_path: Path, saved: Path, stored: Path) -> Path:
     """Return the configuration of a process that uploads *saved* to *stored*."""
-    transfer = Transfer(
+    transfer = TransferTask(
         task="watch",
         answer=tmp_path / "answer.json",
         state=tmp_path,
@@ -102,7 +102,7 @@ def test_a_slow_upload_does_not_delay_the_next_look(faulty: Faulty, bucket: str,
         return ""
 
     faulty.fault = slow
-    transfer = Transfer(
+    transfer = TransferTask(
         task="watch",
         answer=tmp_path / "answer.json",
         state=tmp_path,

@@ -2,37 +2,41 @@
 
 import pytest
 
-from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.manifest import Manifest, StoredFile
 from toolkit.storage.retention import End, decide, is_lesser
-from toolkit.storage.scan import Entry, Found, Scan, top_of
+from toolkit.storage.scan import FileState, FolderEntry, FolderScan, entry_of
 
 MIB = 1 << 20
 CHECKPOINT = ("model.bin", "optimizer.bin", "state.json")
 
 
-def checkpoint(name: str, *, files: tuple[str, ...] = CHECKPOINT, mtime: int = 1, since: int = 1) -> dict[str, File]:
+def checkpoint(
+    name: str, *, files: tuple[str, ...] = CHECKPOINT, mtime: int = 1, since: int = 1
+) -> dict[str, StoredFile]:
     sizes = {"state.json": 100}
     return {
-        f"{name}/{file}": File(size_bytes=sizes.get(file, MIB), mtime_ns=mtime, parts=("p",), since=since)
+        f"{name}/{file}": StoredFile(size_bytes=sizes.get(file, MIB), mtime_ns=mtime, parts=("p",), since=since)
         for file in files
     }
 
 
-def file(name: str, size_bytes: int = MIB, *, mtime: int = 1, since: int = 1, points_to: str = "") -> dict[str, File]:
+def file(
+    name: str, size_bytes: int = MIB, *, mtime: int = 1, since: int = 1, points_to: str = ""
+) -> dict[str, StoredFile]:
     targets = (points_to,) if points_to else ()
-    return {name: File(size_bytes=size_bytes, mtime_ns=mtime, parts=("p",), since=since, points_to=targets)}
+    return {name: StoredFile(size_bytes=size_bytes, mtime_ns=mtime, parts=("p",), since=since, points_to=targets)}
 
 
-def folder(*groups: dict[str, File], unreadable: str = "", fault: str = "") -> Scan:
-    entries: dict[str, Entry] = {}
+def folder(*groups: dict[str, StoredFile], unreadable: str = "", fault: str = "") -> FolderScan:
+    entries: dict[str, FolderEntry] = {}
     for path, each in {path: each for group in groups for path, each in group.items()}.items():
-        found = Found(size_bytes=each.size_bytes, mtime_ns=each.mtime_ns, mode=each.mode, link=each.link)
-        entry = entries.setdefault(top_of(path), Entry(files={}, changed_s=0.0))
+        found = FileState(size_bytes=each.size_bytes, mtime_ns=each.mtime_ns, mode=each.mode, link=each.link)
+        entry = entries.setdefault(entry_of(path), FolderEntry(files={}, changed_s=0.0))
         entry.files[path] = found
-    return Scan(entries=entries, unreadable={unreadable: "EIO"} if unreadable else {}, fault=fault)
+    return FolderScan(entries=entries, unreadable={unreadable: "EIO"} if unreadable else {}, fault=fault)
 
 
-def stored(*groups: dict[str, File]) -> Manifest:
+def stored(*groups: dict[str, StoredFile]) -> Manifest:
     files = {path: each for group in groups for path, each in group.items()}
     return Manifest(host="h", written_s=0.0, number=1, files=files)
 
@@ -146,10 +150,10 @@ ROTATIONS = {
 }
 
 
-def after(manifest: Manifest, scan: Scan, unsettled: str, end: End = "open", *, began_s: float = 0.0) -> str:
+def after(manifest: Manifest, scan: FolderScan, unsettled: str, end: End = "open", *, began_s: float = 0.0) -> str:
     decision = decide(manifest, scan, set(unsettled.split()), pointers=TO_NEW, end=end, began_s=began_s)
-    assert not decision.taken & decision.kept
-    return " ".join(sorted({f"+{name}" for name in decision.taken} | decision.kept))
+    assert not decision.taken & decision.retained
+    return " ".join(sorted({f"+{name}" for name in decision.taken} | decision.retained))
 
 
 @pytest.mark.parametrize("name", ROTATIONS)
@@ -186,9 +190,9 @@ def test_a_script_that_ends_by_itself_has_the_last_word_on_what_it_wrote_anew() 
 )
 @pytest.mark.parametrize("end", ["open", "broken"])
 def test_what_an_earlier_run_left_less_whole_in_its_place_waits_until_the_script_writes_it_or_ends_by_itself(
-    was: dict[str, File], there: dict[str, File], end: End
+    was: dict[str, StoredFile], there: dict[str, StoredFile], end: End
 ) -> None:
-    (name,) = {top_of(path) for path in was}
+    (name,) = {entry_of(path) for path in was}
 
     assert after(stored(was), folder(there), "", end, began_s=1.0) == name
     assert after(stored(was), folder(there), "", end, began_s=0.0) == f"+{name}"
@@ -196,7 +200,7 @@ def test_what_an_earlier_run_left_less_whole_in_its_place_waits_until_the_script
 
 
 @pytest.mark.parametrize("there", [file("last.pt", 2 * MIB, mtime=2), checkpoint("last.pt", mtime=2)])
-def test_what_an_earlier_run_left_as_whole_in_its_place_is_stored(there: dict[str, File]) -> None:
+def test_what_an_earlier_run_left_as_whole_in_its_place_is_stored(there: dict[str, StoredFile]) -> None:
     was = checkpoint("last.pt") if len(there) > 1 else file("last.pt")
 
     assert after(stored(was), folder(there), "", began_s=1.0) == "+last.pt"
@@ -223,7 +227,7 @@ def test_a_version_that_lacks_files_is_lesser(files: tuple[str, ...], lesser: bo
 
 
 def test_a_checkpoint_is_newer_if_it_came_later_and_its_time_is_no_earlier() -> None:
-    def left(new: dict[str, File], was_stored: bool) -> str:
+    def left(new: dict[str, StoredFile], was_stored: bool) -> str:
         has_both = stored(checkpoint("checkpoint-500", mtime=100, since=2), new)
         return after(has_both if was_stored else stored(checkpoint("checkpoint-500", mtime=100)), folder(new), "")
 

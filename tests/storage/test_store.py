@@ -7,7 +7,7 @@ import pytest
 
 from tests.storage.servers import S3, Fault, Faulty
 from toolkit.errors import PlatformError, UserError
-from toolkit.storage.store import PIECE_BYTES, REASON_CHARACTERS, words_of
+from toolkit.storage.store import PIECE_BYTES, REASON_CHARACTERS, summarize_error
 from toolkit.storage.uri import parse
 
 pytestmark = pytest.mark.storage
@@ -180,6 +180,6 @@ def test_an_error_has_the_code_and_the_message_of_the_answer_and_no_half_of_its_
     ],
 )
 def test_the_words_of_an_error_end_with_a_word(text: str, words: str) -> None:
-    assert words_of(text).endswith(words)
-    assert len(words_of(text)) <= REASON_CHARACTERS + 4
-    assert "<" not in words_of(text)
+    assert summarize_error(text).endswith(words)
+    assert len(summarize_error(text)) <= REASON_CHARACTERS + 4
+    assert "<" not in summarize_error(text)

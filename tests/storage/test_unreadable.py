@@ -18,7 +18,7 @@ from toolkit.storage import checkpoints, open_entries, scan
 from toolkit.storage.checkpoints import FOLDER, FRESH_S, Checkpoints, OvertakenError
 from toolkit.storage.mirror import MOST_REFUSED, Mirror
 from toolkit.storage.restore import restore
-from toolkit.storage.store import Store
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import parse
 
 ROOT = parse("s3://bucket/run")
@@ -36,7 +36,7 @@ class Bed:
         self.write("step-1/model", b"old 1")
         self.write("step-2/model", b"old 2")
         self.uploader = self.made()
-        assert self.uploader.look(time.time() + LATER_S)
+        assert self.uploader.upload_settled(time.time() + LATER_S)
         self.write("step-1/model", b"new 1!")
         self.write("step-2/model", b"new 2!")
 
@@ -91,13 +91,13 @@ def test_an_entry_that_cannot_be_read_keeps_its_version_and_is_tried_again(
 ) -> None:
     now_s = time.time() + LATER_S
     with bed.failing(call, number, name):
-        bed.uploader.look(now_s)
-        bed.uploader.look(now_s + LATER_S)
+        bed.uploader.upload_settled(now_s)
+        bed.uploader.upload_settled(now_s + LATER_S)
 
         assert list(bed.uploader.unreadable) == ["step-1"]
         assert bed.uploader.unreadable["step-1"].endswith(f"{name}: {os.strerror(number)}")
     assert bed.stored() == {"step-1/model": b"old 1", "step-2/model": b"new 2!"}
-    assert bed.uploader.look(now_s + 2 * LATER_S)
+    assert bed.uploader.upload_settled(now_s + 2 * LATER_S)
     assert bed.uploader.unreadable == {}
     assert bed.made().left_out() == {}
     assert "step-1/model" in bed.stored()
@@ -105,7 +105,7 @@ def test_an_entry_that_cannot_be_read_keeps_its_version_and_is_tried_again(
 
 def test_a_folder_that_cannot_be_listed_loses_nothing(bed: Bed) -> None:
     with bed.failing("scandir", errno.EIO, "."):
-        assert not bed.uploader.look(time.time() + LATER_S)
+        assert not bed.uploader.upload_settled(time.time() + LATER_S)
         assert not bed.uploader.finish(clean=True, ended_s=time.time())
 
         assert list(bed.uploader.left_out()) == [FOLDER]
@@ -118,9 +118,9 @@ def test_what_is_open_is_not_known_without_proc_so_nothing_is_uploaded(
     def fails(folder: Path) -> frozenset[str]:
         raise OSError(errno.EMFILE, "Too many open files", "/proc")
 
-    monkeypatch.setattr(open_entries, "being_written", fails)
+    monkeypatch.setattr(open_entries, "entries_being_written", fails)
 
-    assert not bed.uploader.look(time.time() + LATER_S)
+    assert not bed.uploader.upload_settled(time.time() + LATER_S)
 
     assert "/proc: Too many open files" in bed.uploader.unreadable[FOLDER]
 
@@ -167,10 +167,10 @@ def test_a_file_that_nobody_may_read_holds_the_others_back_for_a_minute_at_most(
     with bed.failing("open", errno.EACCES, "step-1/model"):
         for number in range(3):
             bed.write("step-2/model", b"newer %d" % number)
-            bed.uploader.look(now_s + number * LATER_S)
+            bed.uploader.upload_settled(now_s + number * LATER_S)
 
             assert bed.stored()["step-2/model"] in (b"old 2", b"newer %d" % number)
-        assert bed.uploader.look(now_s + 4 * LATER_S) is False
+        assert bed.uploader.upload_settled(now_s + 4 * LATER_S) is False
     (bed.again / "step-2/model").unlink()
     assert bed.stored() == {"step-1/model": b"old 1", "step-2/model": b"newer 2"}
 
@@ -211,7 +211,7 @@ def test_one_file_of_output_intermediate_that_cannot_be_read_costs_no_other(tmp_
     uri = parse(f"file://{stored}")
 
     def mirror() -> Mirror:
-        store = Store(uri, {}, timeout_s=60.0)
+        store = StorageClient(uri, {}, timeout_s=60.0)
         return Mirror(store, uri, folder, tmp_path / "state.json", lambda size: None)
 
     def contents() -> dict[bytes, bytes]:
@@ -249,7 +249,7 @@ def test_a_file_of_output_intermediate_that_shrinks_while_it_is_read_replaces_no
     pytest.importorskip("obstore")
     folder, stored = tmp_path / "intermediate", tmp_path / "stored"
     uri = parse(f"file://{stored}")
-    mirror = Mirror(Store(uri, {}, timeout_s=60.0), uri, folder, tmp_path / "state.json", lambda size: None)
+    mirror = Mirror(StorageClient(uri, {}, timeout_s=60.0), uri, folder, tmp_path / "state.json", lambda size: None)
     folder.mkdir()
     (folder / "a").write_bytes(b"first")
     assert mirror.finish()
@@ -334,7 +334,7 @@ def test_a_file_that_is_always_written_holds_back_none_beside_it(tmp_path: Path)
     (folder / "logs").mkdir(parents=True)
     (folder / "logs/image").write_bytes(b"image")
     mirror = Mirror(
-        Store(uri, {}, timeout_s=60.0),
+        StorageClient(uri, {}, timeout_s=60.0),
         uri,
         folder,
         tmp_path / "state.json",
@@ -345,7 +345,7 @@ def test_a_file_that_is_always_written_holds_back_none_beside_it(tmp_path: Path)
     for _ in range(2):
         with (folder / "logs/events").open("ab") as file:
             file.write(b"event")
-        mirror.look(time.time())
+        mirror.upload_settled(time.time())
         now_s[0] += 2.0
 
     assert [path.name for path in (stored / "logs").iterdir()] == ["image"]
@@ -354,17 +354,17 @@ def test_a_file_that_is_always_written_holds_back_none_beside_it(tmp_path: Path)
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_part_that_storage_has_lost_is_sent_again_while_the_folder_has_its_file(bed: Bed, is_gone: bool) -> None:
     """A disk that loses its power may keep the name of a part without its content."""
-    assert bed.uploader.look(time.time() + LATER_S)
+    assert bed.uploader.upload_settled(time.time() + LATER_S)
     for key in [key for key in bed.store.objects if "/parts/" in key]:
         if is_gone:
             del bed.store.objects[key]
         else:
             bed.store.objects[key] = b""
 
-    bed.made().look(time.time() + LATER_S)
+    bed.made().upload_settled(time.time() + LATER_S)
 
     assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
-    assert not bed.made().look(time.time() + LATER_S)
+    assert not bed.made().upload_settled(time.time() + LATER_S)
 
 
 def test_a_clock_that_was_set_back_delays_no_upload(bed: Bed) -> None:
@@ -372,34 +372,34 @@ def test_a_clock_that_was_set_back_delays_no_upload(bed: Bed) -> None:
     steady_s, set_back_s = [0.0], time.time() - 3600
     uploader = bed.made(steady_s=lambda: steady_s[0])
 
-    assert not uploader.look(set_back_s)
+    assert not uploader.upload_settled(set_back_s)
     steady_s[0] += checkpoints.SETTLE_S
-    assert uploader.look(set_back_s + checkpoints.SETTLE_S)
+    assert uploader.upload_settled(set_back_s + checkpoints.SETTLE_S)
 
     assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
 
 
 def test_another_job_that_writes_to_the_same_place_is_noticed_and_nothing_is_lost(bed: Bed) -> None:
     first, second = bed.uploader, bed.made()
-    assert second.look(time.time() + LATER_S)
+    assert second.upload_settled(time.time() + LATER_S)
     bed.write("step-3/model", b"new 3!")
 
     with pytest.raises(OvertakenError, match="another job has written this meanwhile"):
-        first.look(time.time() + LATER_S)
+        first.upload_settled(time.time() + LATER_S)
     assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
 
-    assert bed.made().look(time.time() + LATER_S)
+    assert bed.made().upload_settled(time.time() + LATER_S)
     assert bed.stored()["step-3/model"] == b"new 3!"
     with pytest.raises(OvertakenError):
-        second.look(time.time() + LATER_S)
+        second.upload_settled(time.time() + LATER_S)
 
 
 def test_storage_that_was_emptied_meanwhile_gets_everything_again(bed: Bed) -> None:
     bed.store.objects.clear()
 
     with pytest.raises(OvertakenError, match="somebody has removed this meanwhile"):
-        bed.uploader.look(time.time() + LATER_S)
-    assert bed.made().look(time.time() + LATER_S)
+        bed.uploader.upload_settled(time.time() + LATER_S)
+    assert bed.made().upload_settled(time.time() + LATER_S)
 
     assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
 
@@ -415,7 +415,7 @@ def test_a_part_that_no_manifest_names_is_left_for_an_hour_to_the_job_that_may_n
         path.write_bytes(b"content")
     os.utime(parts / ("f" * 64), (time.time() - age_s,) * 2)
     uri = parse(f"file://{tmp_path / 'stored'}")
-    store, open_file = Store(uri, {}, timeout_s=60.0), tmp_path / "open.json"
+    store, open_file = StorageClient(uri, {}, timeout_s=60.0), tmp_path / "open.json"
 
     Checkpoints(store, uri, folder, rank=0, host="h", open_file=open_file, note=lambda size: None).finish(
         clean=True, ended_s=time.time()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.restore import restore
-from toolkit.storage.store import PIECE_BYTES, Store
+from toolkit.storage.store import PIECE_BYTES, StorageClient
 from toolkit.storage.uri import parse
 
 
@@ -17,7 +17,7 @@ def goes_and_comes_back(uri: str, environ: Mapping[str, str], tmp_path: Path) ->
     (folder / "step 1").mkdir(parents=True)
     (folder / "step 1/ünïcode").write_bytes(os.urandom(2 * PIECE_BYTES + 1))
     (folder / "empty").touch()
-    store = Store(parse(uri), environ, timeout_s=20)
+    store = StorageClient(parse(uri), environ, timeout_s=20)
 
     def uploader() -> Checkpoints:
         place = tmp_path / "open.json"

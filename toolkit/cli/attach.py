@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     except KeyboardInterrupt:
         log.info(f"detached; the job goes on. To stop it: toolkit stop {arguments.job}")
         return exit_codes.INTERRUPTED
-    told = facts.facts(folder, time.time(), metrics=False)
+    told = facts.read_facts(folder, time.time(), metrics=False)
     if told.exit_code is not None:
         log.info(f"{told.name}: {told.status}, exit code {told.exit_code}")
         return told.exit_code

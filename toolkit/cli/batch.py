@@ -16,7 +16,7 @@ from toolkit.log import Log
 from toolkit.records import encode
 
 if TYPE_CHECKING:
-    from toolkit.commands.batch.tries import Try
+    from toolkit.commands.batch.tries import BatchTrial
 
 # Variants by name, and the environment that each gives the job.
 VARIANTS: dict[str, dict[str, str]] = {
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     )
     names = arguments.variant or ["native", "compiled"]
     changes = {name: _variant(name) for name in names}
-    found: dict[str, list[Try]] = {}
+    found: dict[str, list[BatchTrial]] = {}
     for name, (hyperparameters, variables) in changes.items():
         words = [*arguments.job, "--hosts", "1"]
         for key, value in hyperparameters.items():
@@ -147,16 +147,16 @@ def _variant(name: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def _search(
     words: Sequence[str], name: str, arguments: argparse.Namespace, start: int, limit: int, log: Log
-) -> "list[Try]":
+) -> "list[BatchTrial]":
     """Return the tries of one variant, in their order.
 
     Raises:
         UserError: the job fails for another reason than memory with every batch.
     """
     from toolkit.commands.batch.search import next_batch
-    from toolkit.commands.batch.tries import attempt
+    from toolkit.commands.batch.tries import run_trial
 
-    tries: list[Try] = []
+    tries: list[BatchTrial] = []
     with tempfile.TemporaryDirectory(prefix="toolkit-batch-") as folder:
         environ = dict(os.environ) | {
             "XDG_STATE_HOME": folder
@@ -171,7 +171,7 @@ def _search(
             )
             if batch is None:
                 break
-            tried = attempt(
+            tried = run_trial(
                 [*words, "--hyperparameter", f"{arguments.batch}={batch}"],
                 batch,
                 Path(folder) / f"try-{len(tries)}",
@@ -181,17 +181,17 @@ def _search(
                 patience_s=arguments.patience,
             )
             tries.append(tried)
-            result = "fits" if tried.fits else tried.why
+            result = "fits" if tried.fits else tried.reason
             log.info(f"{name}: batch {batch}: {result} ({_mib(tried.memory_bytes)} MiB, {tried.took_s:.0f} s)")
     smallest = min(tries, key=lambda each: each.batch)
     if not any(each.fits for each in tries) and not smallest.is_memory:
         raise UserError(
-            f"expected the job to run with a small batch, found: {smallest.why}", where=f"toolkit batch: {name}"
+            f"expected the job to run with a small batch, found: {smallest.reason}", where=f"toolkit batch: {name}"
         )
     return tries
 
 
-def _scaled(tries: "Sequence[Try]", old_batch: int, arguments: argparse.Namespace) -> Mapping[str, float | None]:
+def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.Namespace) -> Mapping[str, float | None]:
     """Return learning rate and weight decay for the largest batch; None where none was given, or none fits."""
     from toolkit.commands.batch.scaling import scaled
     from toolkit.commands.batch.search import largest
@@ -203,7 +203,7 @@ def _scaled(tries: "Sequence[Try]", old_batch: int, arguments: argparse.Namespac
     return {"learning_rate": made.learning_rate, "weight_decay": made.weight_decay}
 
 
-def _best(tries: "Sequence[Try]") -> "tuple[Try | None, Try | None]":
+def _best(tries: "Sequence[BatchTrial]") -> "tuple[BatchTrial | None, BatchTrial | None]":
     """Return the largest batch that fits, and the smallest one above it that does not."""
     best = max((each for each in tries if each.fits), key=lambda each: each.batch, default=None)
     above = [each for each in tries if not each.fits and (best is None or each.batch > best.batch)]
@@ -211,7 +211,10 @@ def _best(tries: "Sequence[Try]") -> "tuple[Try | None, Try | None]":
 
 
 def _print_table(
-    found: "Mapping[str, Sequence[Try]]", scaled: Mapping[str, Mapping[str, float | None]], batch: str, limit: int
+    found: "Mapping[str, Sequence[BatchTrial]]",
+    scaled: Mapping[str, Mapping[str, float | None]],
+    batch: str,
+    limit: int,
 ) -> None:
     print(f"the largest {batch} within {_mib(limit)} MiB")
     with_gpu = any(each.gpu_bytes is not None for tries in found.values() for each in tries)
@@ -235,7 +238,7 @@ def _print_table(
                 _mib(best.memory_bytes) if best else "",
                 *gpu,
                 *(_number(scaled[name][key]) for key in ("learning_rate", "weight_decay")),
-                f"{above.batch}: {above.why}" if above else "none was tried",
+                f"{above.batch}: {above.reason}" if above else "none was tried",
             ]
         )
     kept = [number for number in range(len(heads)) if number == 0 or any(row[number] for row in rows[1:])]
@@ -248,7 +251,7 @@ def _print_table(
 
 
 def _print_json(
-    found: "Mapping[str, Sequence[Try]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
+    found: "Mapping[str, Sequence[BatchTrial]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
 ) -> None:
 
     variants = {}

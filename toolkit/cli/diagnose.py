@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     for note in asked.notes:
         log.warning(note)
     hosts = [
-        files.read(host.monitor, host.metrics, host=host.name, ended=job.status != "running") for host in job.hosts
+        files.read(host.monitor, host.metrics, host=host.name, is_over=job.status != "running") for host in job.hosts
     ]
     findings = apply_rules(job, job.hosts, asked.configurations)
     print("\n".join(_shown(job, hosts, findings)))
@@ -76,11 +76,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
-    from toolkit.diagnosis.folding import folded
+    from toolkit.diagnosis.folding import fold
 
     steps = sum(len(each.end_s) for evidence in hosts for each in evidence.steps.values())
     samples = sum(len(evidence.times_s) for evidence in hosts)
-    shown = folded(findings)
+    shown = fold(findings)
     many = "no finding" if not shown else "1 finding" if len(shown) == 1 else f"{len(shown)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:

@@ -41,7 +41,7 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
             checkpoints=None,
             run=msgspec.structs.replace(asked.run, job_dir=Path(folder), backend="process"),
         )
-        simulated = remote.with_fetched(simulated, own, log, content=False)
+        simulated = remote.fetch_channels(simulated, own, log, content=False)
         (first,) = stage.stage(simulated, own, log, only=asked.hosts[:1])
         (first.setup.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(asked)))
         report = check(first.environ, interpreter=first.argv[0], log=log)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     known = catalogue.entries(os.environ)
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"expected a number of jobs of at least 1, found {arguments.limit}", where="--limit")
-    every = (facts.facts(entry.folder, now_s, metrics=arguments.json) for entry in known)
+    every = (facts.read_facts(entry.folder, now_s, metrics=arguments.json) for entry in known)
     shown = (each for each in every if not (arguments.running and each.ended))
     told = tuple(islice(shown, arguments.limit))
     if arguments.json:

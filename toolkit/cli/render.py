@@ -170,9 +170,9 @@ def _check_values(arguments: argparse.Namespace) -> None:
 def _person(asked: "JobFile", log: Log) -> str:
     """Return the user of a project's containers ("" for the image's), and make the folders that they write to."""
     from toolkit.commands.render.compose import folders
-    from toolkit.commands.simulate.containers import person
+    from toolkit.commands.simulate.containers import container_user
 
-    user = person()
+    user = container_user()
     for folder in folders(asked) if user else ():
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.commands.simulate.watch import Watch
+    from toolkit.commands.simulate.watch import LivePage
     from toolkit.job.file.job_file import JobFile
 
 # Arguments of `toolkit run` only; all others are options of the job.
@@ -91,7 +91,7 @@ def add(parser: Parser) -> None:
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
     from toolkit.cli.detach import Background, in_background
-    from toolkit.commands.simulate.display import Display, Look, chosen, is_live
+    from toolkit.commands.simulate.display import Display, DisplayStyle, choose_display, is_live
     from toolkit.commands.simulate.facts import CONSOLE
     from toolkit.commands.simulate.report import summary
     from toolkit.commands.simulate.run import simulate
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
                 _show(f"{asked.spec.name}\n{_short(asked.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
             return forked or 0
         background = forked
-    look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
+    look: DisplayStyle = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
     if is_live(own, look):
         own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
 
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         if watch is not None:
             watch.start(asked.run.job_dir)
             _show(f"the job's page: {watch.address}\n")
-        return chosen(log, several=len(asked.hosts) > 1, environ=own, look=look)
+        return choose_display(log, several=len(asked.hosts) > 1, environ=own, look=look)
 
     try:
         report = simulate(asked, own, log, display, detached=background is not None)
@@ -174,17 +174,17 @@ def _port(word: str) -> int:
     return int(word)
 
 
-def _watch(port: int) -> "Watch":
+def _watch(port: int) -> "LivePage":
     """Take the port of the job's page, before anything starts.
 
     Raises:
         UserError: the port is taken, or the extra that writes pages is not installed.
     """
     from toolkit.commands.report.html.page import check_installed
-    from toolkit.commands.simulate.watch import Watch, page_of
+    from toolkit.commands.simulate.watch import LivePage, page_of
 
     check_installed()
-    return Watch(port, page_of)
+    return LivePage(port, page_of)
 
 
 def _page(job_dir: Path, log: Log) -> str:

@@ -13,7 +13,7 @@ from toolkit.errors import UserError
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    from toolkit.commands.simulate.runner import Runner
+    from toolkit.commands.simulate.runner import JobRunner
 
 AGAIN_S = 1.5  # A second request within 1 s counts as the first (train/supervise/signals.py: SAME_REQUEST_S).
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.commands.simulate import catalogue, facts, follow, runner
 
     folder = catalogue.find(arguments.job, os.environ, Path.cwd())
-    told = facts.facts(folder, time.time(), metrics=False)
+    told = facts.read_facts(folder, time.time(), metrics=False)
     by = runner.of(folder)
     state = runner.state(folder)
     if state == "elsewhere":
@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     except KeyboardInterrupt:
         log.info("not waiting any more; the job is being stopped")
         return exit_codes.INTERRUPTED
-    ended = facts.facts(folder, time.time(), metrics=False)
+    ended = facts.read_facts(folder, time.time(), metrics=False)
     log.info(f"{ended.name}: {ended.status}, exit code {ended.exit_code}, after {facts.clock(ended.training_s)}")
     return 0
 
 
-def _ask(by: "Runner") -> bool:
+def _ask(by: "JobRunner") -> bool:
     from toolkit.commands.simulate.runner import send
 
     try:

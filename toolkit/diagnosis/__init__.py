@@ -17,11 +17,11 @@ def run(evidence: "Evidence", configurations: "Sequence[Configuration]") -> "lis
     """Return what the rules of *configurations* find in *evidence*, each rule and subject once."""
     from msgspec import structs
 
-    found: dict[tuple[str, str, int | None], Finding] = {}
-    for each in configurations:
-        for finding in each.rule.look(evidence, each.parameters, each.given):
-            action = finding.action if finding.action == "stop" else each.action
+    findings: dict[tuple[str, str, int | None], Finding] = {}
+    for configuration in configurations:
+        for finding in configuration.rule.find(evidence, configuration.parameters, configuration.user_set):
+            action = finding.action if finding.action == "stop" else configuration.action
             key = (finding.rule, finding.subject, finding.rank)
-            if key not in found or action == "stop":
-                found[key] = structs.replace(finding, action=action)
-    return list(found.values())
+            if key not in findings or action == "stop":
+                findings[key] = structs.replace(finding, action=action)
+    return list(findings.values())

@@ -5,8 +5,8 @@ from itertools import compress
 
 from toolkit.diagnosis.evidence import Evidence, Values
 from toolkit.diagnosis.numbers import mean, means, share
-from toolkit.diagnosis.rule import Parameters, Percent, Positive, found
-from toolkit.diagnosis.span import Span, training
+from toolkit.diagnosis.rule import Percent, Positive, RuleParameters, make_finding, percent
+from toolkit.diagnosis.span import EvidenceSpan, training
 from toolkit.series.finding import Finding, Number
 
 # A core that is this busy is named.
@@ -15,7 +15,7 @@ NAMED = 8
 ONE_THREAD = (85.0, 130.0)
 
 
-class CPUBottleneck(Parameters, frozen=True, kw_only=True):
+class CPUBottleneck(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     threshold: Percent = 50
@@ -24,7 +24,7 @@ class CPUBottleneck(Parameters, frozen=True, kw_only=True):
     patience: Positive = 1000
 
 
-class BusyCore(Parameters, frozen=True, kw_only=True):
+class BusyCore(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `patience` in samples."""
 
     threshold: Percent = 50
@@ -33,7 +33,7 @@ class BusyCore(Parameters, frozen=True, kw_only=True):
     patience: Positive = 1000
 
 
-class IOBottleneck(Parameters, frozen=True, kw_only=True):
+class IOBottleneck(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     threshold: Percent = 50
@@ -42,9 +42,9 @@ class IOBottleneck(Parameters, frozen=True, kw_only=True):
     patience: Positive = 1000
 
 
-def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozenset[str]) -> Iterator[Finding]:
+def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, user_set: frozenset[str]) -> Iterator[Finding]:
     """The CPU is busy while the GPUs are idle, for more than `threshold` percent of the samples."""
-    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    span, gpu = _gpu_in(evidence, parameters.patience, user_set)
     cpu = evidence.cpu()
     if span is None or not cpu:
         return
@@ -56,7 +56,7 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozens
     if not waited > parameters.threshold:
         return
     cores = _busy(evidence, span, waits, parameters.cpu_threshold)
-    yield found(
+    yield make_finding(
         "CPUBottleneck",
         evidence,
         span,
@@ -64,11 +64,10 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozens
         f" {parameters.gpu_threshold:g} %{_named(cores)}.",
         subject="cpu",
         numbers=(
-            Number(
-                name="bottleneck",
-                value=waited,
-                unit="percent",
-                formula=f"samples with CPU > {parameters.cpu_threshold:g} % and GPU < {parameters.gpu_threshold:g} %"
+            percent(
+                "bottleneck",
+                waited,
+                f"samples with CPU > {parameters.cpu_threshold:g} % and GPU < {parameters.gpu_threshold:g} %"
                 " / all samples",
                 limit=parameters.threshold,
             ),
@@ -81,9 +80,9 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozens
     )
 
 
-def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -> Iterator[Finding]:
+def busy_core(evidence: Evidence, parameters: BusyCore, user_set: frozenset[str]) -> Iterator[Finding]:
     """One or few cores are busy while the others and the GPUs are idle: one thread does the work."""
-    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    span, gpu = _gpu_in(evidence, parameters.patience, user_set)
     total, busiest = evidence.column("cpu/all/used_percent"), evidence.busiest_core("used_percent")
     if span is None or len(evidence.cores()) < 2 or not total:
         return
@@ -92,46 +91,45 @@ def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -
     one_thread = [any(ONE_THREAD[0] <= used <= ONE_THREAD[1] for used in row) for row in zip(*ranks, strict=True)]
     most = parameters.core_threshold * 0.75
     waits = [
-        idle < parameters.gpu_threshold and every < most and (top > parameters.core_threshold or one)
-        for idle, every, top, one in zip(gpu, total, busiest, one_thread or [False] * len(gpu), strict=True)
+        idle < parameters.gpu_threshold and every < most and (top > parameters.core_threshold or uses_one_core)
+        for idle, every, top, uses_one_core in zip(gpu, total, busiest, one_thread or [False] * len(gpu), strict=True)
     ]
     waited = share(waits)
     if not waited > parameters.threshold:
         return
-    named = _busy(evidence, span, waits, parameters.core_threshold)
+    cores = _busy(evidence, span, waits, parameters.core_threshold)
     workers = [
         mean(values[span.first : span.last]) for values in evidence.columns("rank", "loader_cpu_percent").values()
     ]
     loaders = f" The data loader's workers used {sum(workers):.0f} % of a core." if workers else ""
-    yield found(
+    yield make_finding(
         "BusyCore",
         evidence,
         span,
         f"For {waited:.0f} % of the time one thread was busy while the GPUs were below"
-        f" {parameters.gpu_threshold:g} %{_named(named)}; all cores together: {mean(total):.0f} %.{loaders}",
+        f" {parameters.gpu_threshold:g} %{_named(cores)}; all cores together: {mean(total):.0f} %.{loaders}",
         subject="cpu",
         numbers=(
-            Number(
-                name="one core busy",
-                value=waited,
-                unit="percent",
-                formula=f"samples with a core > {parameters.core_threshold:g} % (or a rank that uses one core) and"
+            percent(
+                "one core busy",
+                waited,
+                f"samples with a core > {parameters.core_threshold:g} % (or a rank that uses one core) and"
                 f" GPU < {parameters.gpu_threshold:g} % and all cores < {most:g} %"
                 " / all samples",
                 limit=parameters.threshold,
             ),
             _mean("GPU", gpu, parameters.gpu_threshold),
             _mean("all cores", total, most),
-            *(Number(name=name, value=value, unit="percent", formula="mean of those samples") for name, value in named),
+            *(percent(name, value, "mean of those samples") for name, value in cores),
         ),
         refuted_by="More DataLoader workers that leave the GPUs as idle, with the same core busy.",
         change="Give the DataLoader workers: num_workers of the cores divided by the ranks, persistent_workers=True.",
     )
 
 
-def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset[str]) -> Iterator[Finding]:
+def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, user_set: frozenset[str]) -> Iterator[Finding]:
     """A core waits for the disk while the GPUs are idle, for more than `threshold` percent of the samples."""
-    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    span, gpu = _gpu_in(evidence, parameters.patience, user_set)
     worst = evidence.busiest_core("iowait_percent")
     if span is None or not worst:
         return
@@ -144,7 +142,7 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset
     )
     if not waited > parameters.threshold:
         return
-    yield found(
+    yield make_finding(
         "IOBottleneck",
         evidence,
         span,
@@ -152,11 +150,10 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset
         f" GPUs were below {parameters.gpu_threshold:g} %.",
         subject="io",
         numbers=(
-            Number(
-                name="bottleneck",
-                value=waited,
-                unit="percent",
-                formula=f"samples with I/O wait of a core > {parameters.io_threshold:g} % and GPU <"
+            percent(
+                "bottleneck",
+                waited,
+                f"samples with I/O wait of a core > {parameters.io_threshold:g} % and GPU <"
                 f" {parameters.gpu_threshold:g} % / all samples",
                 limit=parameters.threshold,
             ),
@@ -168,23 +165,23 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset
     )
 
 
-def _gpu_in(evidence: Evidence, patience: int, given: frozenset[str]) -> tuple[Span | None, list[float]]:
+def _gpu_in(evidence: Evidence, patience: int, user_set: frozenset[str]) -> tuple[EvidenceSpan | None, list[float]]:
     """Return the part to judge and the mean use of the GPUs in it; None without GPUs or too early."""
     gpus = evidence.gpus()
-    span = training(evidence, patience, given="patience" in given) if gpus else None
+    span = training(evidence, patience, is_user_set="patience" in user_set) if gpus else None
     if span is None:
         return None, []
     return span, means(values[span.first : span.last] for values in gpus.values())
 
 
-def _busy(evidence: Evidence, span: Span, waits: Sequence[bool], limit: float) -> list[tuple[str, float]]:
+def _busy(evidence: Evidence, span: EvidenceSpan, waits: Sequence[bool], limit: float) -> list[tuple[str, float]]:
     """Return the cores that were busiest while the GPUs waited, with their mean use; those above *limit*, else one."""
     used = [
         (name, mean(compress(evidence.column(f"cpu/{name}/used_percent")[span.first : span.last], waits)))
         for name in evidence.cores()
     ]
-    used = sorted((each for each in used if each[1] == each[1]), key=lambda each: -each[1])
-    above = [each for each in used if each[1] > limit]
+    used = sorted((core for core in used if core[1] == core[1]), key=lambda core: -core[1])
+    above = [core for core in used if core[1] > limit]
     return above[:NAMED] or used[:1]
 
 
@@ -193,4 +190,4 @@ def _named(cores: Sequence[tuple[str, float]]) -> str:
 
 
 def _mean(name: str, values: Values, limit: float) -> Number:
-    return Number(name=name, value=mean(values), unit="percent", formula="mean of all samples", limit=limit)
+    return percent(name, mean(values), "mean of all samples", limit=limit)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.diagnosis.rule import Configuration, Rule
+from toolkit.diagnosis.rule import Configuration, DiagnosisRule
 from toolkit.diagnosis.table import BY_NAME, RULES
 from toolkit.errors import ContractError, UserError, did_you_mean
 from toolkit.records import Record, convert
@@ -35,7 +35,7 @@ _SHAPE = (
 )
 
 
-class Asked(Record, frozen=True, kw_only=True):
+class RuleSelection(Record, frozen=True, kw_only=True):
     """The rules of a job, each once. `notes`: what the job asked for and does not get, a sentence each."""
 
     configurations: tuple[Configuration, ...]
@@ -45,10 +45,10 @@ class Asked(Record, frozen=True, kw_only=True):
 class _Entry(Record, frozen=True, kw_only=True):
     rule: str
     parameters: dict[str, Any]
-    where: str
+    place: str
 
 
-def read(document: Any, source: str) -> Asked:
+def read(document: Any, source: str) -> RuleSelection:
     """Return the rules in *document*, decoded JSON or a table; *source* names it in errors.
 
     None, or rules on losses alone, means ProfilerReport as well: all rules that need no choice.
@@ -57,30 +57,36 @@ def read(document: Any, source: str) -> Asked:
         ContractError: another shape, an unknown rule or parameter (with the nearest), or a value that it cannot have.
     """
     entries = list(_entries(document, source))
-    asked: dict[str, Configuration] = {}
+    configurations: dict[str, Configuration] = {}
     notes: list[str] = []
-    named = [entry for entry in entries if entry.rule != REPORT]
+    named_entries = [entry for entry in entries if entry.rule != REPORT]
     reports = [entry for entry in entries if entry.rule == REPORT]
-    if not reports and not any(entry.rule in BY_NAME and BY_NAME[entry.rule].group != "loss" for entry in named):
-        reports = [_Entry(rule=REPORT, parameters={}, where=source)]
+    if not reports and not any(
+        entry.rule in BY_NAME and BY_NAME[entry.rule].group != "loss" for entry in named_entries
+    ):
+        reports = [_Entry(rule=REPORT, parameters={}, place=source)]
     for entry in reports:
-        asked.update(_all(entry, source, notes))
-    for entry in named:
+        configurations.update(_all(entry, source, notes))
+    for entry in named_entries:
         if entry.rule in ON_TENSORS:
-            notes.append(f"{entry.where}: {entry.rule} needs tensors, which are not collected: it does not run")
+            notes.append(f"{entry.place}: {entry.rule} needs tensors, which are not collected: it does not run")
         else:
-            asked[entry.rule] = _configuration(BY_NAME[entry.rule], entry.parameters, entry.where, source, notes)
-    return Asked(configurations=tuple(asked.values()), notes=tuple(notes))
+            configurations[entry.rule] = _configuration(
+                BY_NAME[entry.rule], entry.parameters, entry.place, source, notes
+            )
+    return RuleSelection(configurations=tuple(configurations.values()), notes=tuple(notes))
 
 
-def listed(document: Any, source: str) -> tuple[dict[str, Any], ...]:
+def as_list(document: Any, source: str) -> tuple[dict[str, Any], ...]:
     """Return *document* as a list like the SDK's, checked: one {"RuleParameters": {...}} for each rule.
 
     Raises:
         ContractError: as `read`.
     """
     read(document, source)
-    return tuple({"RuleParameters": {_TO_INVOKE: each.rule, **each.parameters}} for each in _entries(document, source))
+    return tuple(
+        {"RuleParameters": {_TO_INVOKE: entry.rule, **entry.parameters}} for entry in _entries(document, source)
+    )
 
 
 def of_rulesconfig(*configs: Any, action: Any = None) -> list[dict[str, Any]]:
@@ -117,11 +123,11 @@ def _entries(document: Any, source: str) -> Iterator[_Entry]:
     if document is None:
         return
     if isinstance(document, Mapping):
-        listed = next(
+        as_list = next(
             (document[key] for key in ("ProfilerRuleConfigurations", "DebugRuleConfigurations") if key in document),
             None,
         )
-        if listed is not None:
+        if as_list is not None:
             for key in ("ProfilerRuleConfigurations", "DebugRuleConfigurations"):
                 yield from _entries(list(document.get(key) or ()), source)
             return
@@ -130,12 +136,12 @@ def _entries(document: Any, source: str) -> Iterator[_Entry]:
         return
     if not isinstance(document, list | tuple):
         raise ContractError("$: expected a table or a list of rules", where=source, hint=_SHAPE)
-    for index, each in enumerate(document):
+    for index, rule in enumerate(document):
         place = f"$[{index}]"
-        if isinstance(each, str):
-            yield _entry(each, {}, place, source)
+        if isinstance(rule, str):
+            yield _entry(rule, {}, place, source)
             continue
-        parameters = each.get("RuleParameters") if isinstance(each, Mapping) else None
+        parameters = rule.get("RuleParameters") if isinstance(rule, Mapping) else None
         if not isinstance(parameters, Mapping) or _TO_INVOKE not in parameters:
             message = f"{place}.RuleParameters: expected a table with the key {_TO_INVOKE!r}"
             raise ContractError(message, where=source, hint=_SHAPE)
@@ -146,14 +152,14 @@ def _entry(name: Any, parameters: Any, place: str, source: str) -> _Entry:
     if not isinstance(parameters, Mapping):
         raise ContractError(f"{place}: expected a table of parameters, found {parameters!r}", where=source, hint=_SHAPE)
     # The SDK writes the class's name; rule names are compared without regard to case, as rulesconfig does.
-    lowered = {each.lower(): each for each in KNOWN}
-    known = lowered.get(str(name).lower())
-    if known is None:
+    lowered = {name.lower(): name for name in KNOWN}
+    rule = lowered.get(str(name).lower())
+    if rule is None:
         message = f"{place}: expected a rule, found {name!r}"
         hint = did_you_mean(str(name), KNOWN) or f"The rules: {', '.join(KNOWN)}."
         raise ContractError(message, where=source, hint=hint)
-    kept = {str(key): value for key, value in parameters.items() if key != _TO_INVOKE}
-    return _Entry(rule=known, parameters=kept, where=place)
+    values = {str(key): value for key, value in parameters.items() if key != _TO_INVOKE}
+    return _Entry(rule=rule, parameters=values, place=place)
 
 
 def _all(entry: _Entry, source: str, notes: list[str]) -> dict[str, Configuration]:
@@ -166,20 +172,20 @@ def _all(entry: _Entry, source: str, notes: list[str]) -> dict[str, Configuratio
         name, underscore, parameter = key.partition("_")
         rule = lowered.get(name.lower())
         if not underscore or rule is None:
-            near = did_you_mean(name, (each.name for each in RULES))
-            message = f"{entry.where}: expected <Rule>_<parameter>, found {key!r}"
+            near = did_you_mean(name, (rule.name for rule in RULES))
+            message = f"{entry.place}: expected <Rule>_<parameter>, found {key!r}"
             raise ContractError(message, where=source, hint=near or f"The rules: {', '.join(BY_NAME)}.")
         parts.setdefault(rule, {})[parameter.lower()] = value
     shared = {key: entry.parameters[key] for key in (_ACTION, _ACTION_JSON) if key in entry.parameters}
     return {
-        rule.name: _configuration(rule, {**shared, **parts.get(rule.name, {})}, entry.where, source, notes)
+        rule.name: _configuration(rule, {**shared, **parts.get(rule.name, {})}, entry.place, source, notes)
         for rule in RULES
         if rule.default or rule.name in parts
     }
 
 
 def _configuration(
-    rule: Rule, parameters: Mapping[str, Any], place: str, source: str, notes: list[str]
+    rule: DiagnosisRule, parameters: Mapping[str, Any], place: str, source: str, notes: list[str]
 ) -> Configuration:
     fields = [field.name for field in msgspec.structs.fields(rule.parameters)]
     values = {key: value for key, value in parameters.items() if key not in (_ACTION, _ACTION_JSON)}
@@ -199,7 +205,7 @@ def _configuration(
     if typed.get("stop_training_on_fire"):
         action = "stop"
     return Configuration(
-        rule=rule, parameters=rule.parameters(**typed), given=frozenset(typed), action=action or "warn"
+        rule=rule, parameters=rule.parameters(**typed), user_set=frozenset(typed), action=action or "warn"
     )
 
 
@@ -211,20 +217,20 @@ def _plain(value: Any) -> Any:
 def _action(
     parameters: Mapping[str, Any], rule: str, place: str, source: str, notes: list[str]
 ) -> FindingAction | None:
-    own = parameters.get(_ACTION)
-    if own is not None:
+    action_name = parameters.get(_ACTION)
+    if action_name is not None:
         for action in ACTIONS:
-            if own == action:
+            if action_name == action:
                 return action
-        message = f"{place}: {rule}: action: expected one of {', '.join(ACTIONS)}, found {own!r}"
-        raise ContractError(message, where=source, hint=did_you_mean(str(own), ACTIONS))
+        message = f"{place}: {rule}: action: expected one of {', '.join(ACTIONS)}, found {action_name!r}"
+        raise ContractError(message, where=source, hint=did_you_mean(str(action_name), ACTIONS))
     written = parameters.get(_ACTION_JSON)
     if not written:
         return None
     try:
         # rulesconfig escapes the quotes: {\"name\": \"stoptraining\"}.
         actions = json.loads(str(written).replace('\\"', '"'))
-        names = [each["name"] for each in (actions if isinstance(actions, list) else [actions])]
+        names = [action["name"] for action in (actions if isinstance(actions, list) else [actions])]
     except (ValueError, TypeError, KeyError):
         message = f"{place}: {rule}: action_json: expected actions as rulesconfig writes them, found {written!r}"
         raise ContractError(message, where=source) from None

@@ -16,7 +16,7 @@ Values = Sequence[float]
 BUSIEST = "cpu/busiest/"
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class MachineFacts(Record, frozen=True, kw_only=True):
     """What the host has. `cores`: those that the job may use. `gpus`: their names. None: not known."""
 
     cores: int | None = None
@@ -24,7 +24,7 @@ class Machine(Record, frozen=True, kw_only=True):
     memory_limit_bytes: float | None = None
 
 
-class Steps(Record, frozen=True, kw_only=True):
+class StepColumns(Record, frozen=True, kw_only=True):
     """The steps of a rank, oldest first: lists of one length, in seconds; `end_s` since the epoch."""
 
     step: Values = ()
@@ -37,10 +37,10 @@ class Steps(Record, frozen=True, kw_only=True):
     checkpoint_s: Values = ()
     own_backward_s: Values = ()
 
-    def between(self, start_s: float, end_s: float) -> "Steps":
+    def between(self, start_s: float, end_s: float) -> "StepColumns":
         """Return the steps that ended from *start_s* to *end_s*."""
         first, last = bisect_left(self.end_s, start_s), bisect_right(self.end_s, end_s)
-        return Steps(**{name: getattr(self, name)[first:last] for name in self.__struct_fields__})
+        return StepColumns(**{name: getattr(self, name)[first:last] for name in self.__struct_fields__})
 
 
 class Readings(Record, frozen=True, kw_only=True):
@@ -55,9 +55,9 @@ class Evidence:
     """The measurements of one host, from `start_s` (the ranks began) to `end_s` (newest sample, or their end).
 
     `interval_s`: the time between two samples as they were taken; patience counts these. `times_s`: the times of the
-    values that `column` returns, which may be means of several samples. `ended`: the job is over, so no sample follows.
-    `steps`: by rank. `metrics`: by name and rank. `compared`: which rank the running monitor compared with a slow one.
-    `elsewhere`: the own work of ranks of other hosts, while the job runs.
+    values that `column` returns, which may be means of several samples. `is_over`: the job is over, so no sample
+    follows. `steps`: by rank. `metrics`: by name and rank. `compared`: which rank the running monitor compared with a
+    slow one. `elsewhere`: the own work of ranks of other hosts, while the job runs.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Evidence:
         host: str,
         start_s: float,
         end_s: float,
-        ended: bool,
+        is_over: bool,
         interval_s: float,
-        machine: Machine,
+        machine: MachineFacts,
         times_s: Values = (),
         names: Sequence[str] = (),
         load: Callable[[str], Values] = lambda _: (),
-        steps: Mapping[int, Steps] | None = None,
+        steps: Mapping[int, StepColumns] | None = None,
         metrics: Mapping[str, Mapping[int | None, Readings]] | None = None,
         compared: Mapping[int, int] | None = None,
         elsewhere: Mapping[int, RankWork] | None = None,
@@ -80,7 +80,7 @@ class Evidence:
         self.host = host
         self.start_s = start_s
         self.end_s = end_s
-        self.ended = ended
+        self.is_over = is_over
         self.interval_s = interval_s
         self.machine = machine
         self.times_s = times_s
@@ -126,8 +126,8 @@ class Evidence:
         if not self._by_kind:
             for name in self._names:
                 if name.count("/") == 2:
-                    of_kind, own, of_metric = name.split("/")
-                    self._by_kind.setdefault((of_kind, of_metric), []).append(own)
+                    of_kind, column_name, of_metric = name.split("/")
+                    self._by_kind.setdefault((of_kind, of_metric), []).append(column_name)
             for names in self._by_kind.values():
                 names.sort(key=_number)
         return self._by_kind.get((kind, metric), [])

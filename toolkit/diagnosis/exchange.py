@@ -12,14 +12,14 @@ from toolkit.records import Record, encode
 _Told = TypeVar("_Told", bound=Record)
 
 
-def write(path: Path, told: OwnWork | OthersWork) -> None:
-    """Put *told* in place of what is in the file at *path*: a reader sees the one or the other.
+def write(path: Path, work: OwnWork | OthersWork) -> None:
+    """Put *work* in place of what is in the file at *path*: a reader sees the one or the other.
 
     Raises:
         OSError: it cannot be written.
     """
     part = path.with_suffix(".part")
-    part.write_bytes(encode(told))
+    part.write_bytes(encode(work))
     part.replace(path)
 
 
@@ -29,16 +29,16 @@ class Newest(Generic[_Told]):
     def __init__(self, path: Path, kind: type[_Told]) -> None:
         self._path = path
         self._kind = kind
-        self._seen: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
 
     def new(self) -> _Told | None:
         """Return what was written since the last call; None: nothing, or nothing that can be read."""
         try:
-            found = self._path.stat()
-            seen = (found.st_ino, found.st_mtime_ns)
-            if seen == self._seen:
+            status = self._path.stat()
+            version = (status.st_ino, status.st_mtime_ns)
+            if version == self._version:
                 return None
-            self._seen = seen
+            self._version = version
             return msgspec.json.decode(files.read(self._path), type=self._kind)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError too.
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
+from toolkit.diagnosis.evidence import Evidence, MachineFacts, Readings, StepColumns, Values
 from toolkit.files import read as read_document
 from toolkit.metrics import file as metrics_file
 from toolkit.series import measured, step_records
@@ -31,7 +31,7 @@ def read(
     host: str = "",
     start_s: float | None = None,
     end_s: float | None = None,
-    ended: bool = True,
+    is_over: bool = True,
     attempt: int | None = None,
 ) -> Evidence:
     """Return the evidence of one host, whose folder output/monitor is *monitor*. What is missing is left out.
@@ -45,33 +45,33 @@ def read(
     Raises:
         UserError: numpy is not installed.
     """
-    told = _told(monitor / "monitor.json")
-    kept = measured.of_host(monitor, host)
+    document = _told(monitor / "monitor.json")
+    samples = measured.of_host(monitor, host)
     table = step_records.read(monitor / "steps")
     if attempt is not None:
         table = table.where(table.attempt == attempt + 1)
-    span = kept.span()
+    span = samples.span()
     times = [span[0], span[1]] if span else [table.end_s[0], table.end_s[-1]] if len(table) else [0.0, 0.0]
     last_s = end_s if end_s is not None else times[1]
-    first_s = start_s if start_s is not None else _number(told.get("start_s"), times[0])
+    first_s = start_s if start_s is not None else _number(document.get("start_s"), times[0])
     if first_s > last_s:  # What monitor.json says is of the newest attempt.
         first_s = times[0]
     readings = _readings(metrics) if attempt is None else _readings(metrics, start_s, end_s)
     points = int(min(max((last_s - first_s) / BUCKET_S, 10), MOST_BUCKETS))
 
     def load(name: str) -> Values:
-        values: list[float] = kept.series(name, first_s, last_s, points=points).mean.tolist()
+        values: list[float] = samples.series(name, first_s, last_s, points=points).mean.tolist()
         return values
 
-    names = [column.name for column in kept.columns]
+    names = [column.name for column in samples.columns]
     return Evidence(
-        host=str(told.get("host") or host),
+        host=str(document.get("host") or host),
         start_s=float(first_s),
         end_s=float(last_s),
-        ended=ended,
-        interval_s=_number(told.get("interval_s"), INTERVAL_S),
-        machine=_machine(told.get("machine")),
-        times_s=kept.series(names[0], first_s, last_s, points=points).x.tolist() if names else (),
+        is_over=is_over,
+        interval_s=_number(document.get("interval_s"), INTERVAL_S),
+        machine=_machine(document.get("machine")),
+        times_s=samples.series(names[0], first_s, last_s, points=points).x.tolist() if names else (),
         names=names,
         load=load,
         steps={rank: _steps(table.of(rank)) for rank in table.ranks},
@@ -86,19 +86,19 @@ def rules(monitor: Path) -> Any:
 
 def _told(path: Path) -> dict[str, Any]:
     try:
-        told = msgspec.json.decode(read_document(path))
+        document = msgspec.json.decode(read_document(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _machine(told: Any) -> Machine:
-    if not isinstance(told, dict):
-        return Machine()
-    gpus = told.get("gpus") if isinstance(told.get("gpus"), list) else []
+def _machine(machine: Any) -> MachineFacts:
+    if not isinstance(machine, dict):
+        return MachineFacts()
+    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
     names = tuple(str(gpu.get("name", "") if isinstance(gpu, dict) else gpu) for gpu in gpus or ())
-    cores, limit = told.get("cores"), told.get("memory_limit_bytes")
-    return Machine(
+    cores, limit = machine.get("cores"), machine.get("memory_limit_bytes")
+    return MachineFacts(
         cores=int(cores) if isinstance(cores, int | float) else None,
         gpus=names,
         memory_limit_bytes=float(limit) if isinstance(limit, int | float) else None,
@@ -109,12 +109,12 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, int | float) else float(otherwise)
 
 
-def _steps(table: "StepTable") -> Steps:
+def _steps(table: "StepTable") -> StepColumns:
     def newest(values: Any) -> list[float]:
-        kept: list[float] = [*values[:1].tolist(), *values[1:][-MOST_STEPS:].tolist()]
-        return kept
+        seconds: list[float] = [*values[:1].tolist(), *values[1:][-MOST_STEPS:].tolist()]
+        return seconds
 
-    return Steps(**{name: newest(getattr(table, name)) for name in Steps.__struct_fields__})
+    return StepColumns(**{name: newest(getattr(table, name)) for name in StepColumns.__struct_fields__})
 
 
 def _readings(
@@ -132,9 +132,9 @@ def _readings(
     return {
         name: {
             rank: Readings(
-                time_s=[each[0] for each in values[-MOST_READINGS:]],
-                value=[each[1] for each in values[-MOST_READINGS:]],
-                step=[each[2] for each in values[-MOST_READINGS:]],
+                time_s=[row[0] for row in values[-MOST_READINGS:]],
+                value=[row[1] for row in values[-MOST_READINGS:]],
+                step=[row[2] for row in values[-MOST_READINGS:]],
             )
             for rank, values in ranks.items()
         }

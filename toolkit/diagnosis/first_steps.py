@@ -29,20 +29,23 @@ def first_steps(waits: Sequence[float]) -> FirstSteps | None:
     total = sum(waits)
     if total <= 0:
         return None
-    held, sum_s = [], 0.0
+    longest, sum_s = [], 0.0
     for wait in sorted(waits, reverse=True):
-        held.append(wait)
+        longest.append(wait)
         sum_s += wait
         if sum_s >= HELD * total:
             break
-    limit = median(held) / 2
+    limit = median(longest) / 2
     places = [place for place, wait in enumerate(waits) if wait >= limit]
     if not FEWEST <= len(places) <= MOST * len(waits):
         return None
-    distances = [after - before for before, after in pairwise(places)]
+    distances = [later - earlier for earlier, later in pairwise(places)]
     period = sorted(distances)[len(distances) // 2]
     slack = 1 if period >= LONG_PERIOD else 0
-    regular = sum(min(each % period, period - each % period) <= slack and each >= period - slack for each in distances)
+    regular = sum(
+        min(distance % period, period - distance % period) <= slack and distance >= period - slack
+        for distance in distances
+    )
     if period < 1 / MOST or regular < REGULAR * len(distances):
         return None
     return FirstSteps(period=period, share=sum(waits[place] for place in places) / total, count=len(places))

@@ -9,7 +9,7 @@ from toolkit.series.finding import Finding, Number
 NAMED = 8
 
 
-class Folded(Record, frozen=True, kw_only=True):
+class FoldedFinding(Record, frozen=True, kw_only=True):
     """A finding, and the same one of `others`: other hosts, whose numbers differ."""
 
     finding: Finding
@@ -22,19 +22,23 @@ class Folded(Record, frozen=True, kw_only=True):
     @property
     def hosts(self) -> str:
         """Return "host algo-1", "hosts algo-1, algo-2", "" of no host."""
-        names = sorted({each.host for each in self.all if each.host}, key=lambda name: (len(name), name))
+        names = sorted({finding.host for finding in self.all if finding.host}, key=lambda name: (len(name), name))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"host{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}" if names else ""
 
     def of_all(self, number: Number) -> list[float]:
         """Return the values of *number* of `finding` and of those `others` that have it."""
-        return [mine.value for each in self.all for mine in each.numbers if mine.name == number.name]
+        return [
+            own_number.value for finding in self.all for own_number in finding.numbers if own_number.name == number.name
+        ]
 
 
-def folded(findings: Iterable[Finding]) -> list[Folded]:
+def fold(findings: Iterable[Finding]) -> list[FoldedFinding]:
     """Return *findings* in their order, those of other hosts behind the first that has rule, subject, rank, action,
     advice and attempt in common."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for each in findings:
-        groups.setdefault((each.rule, each.subject, each.rank, each.action, each.change, each.attempt), []).append(each)
-    return [Folded(finding=first, others=tuple(others)) for first, *others in groups.values()]
+    for finding in findings:
+        groups.setdefault(
+            (finding.rule, finding.subject, finding.rank, finding.action, finding.change, finding.attempt), []
+        ).append(finding)
+    return [FoldedFinding(finding=first, others=tuple(others)) for first, *others in groups.values()]

@@ -5,15 +5,15 @@ from itertools import combinations
 
 from toolkit.diagnosis.evidence import Evidence, Values
 from toolkit.diagnosis.numbers import histogram, mean, quantile, slope
-from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
-from toolkit.diagnosis.span import Span, training
-from toolkit.series.finding import Finding, Number
+from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.span import EvidenceSpan, training
+from toolkit.series.finding import Finding
 
 # Memory that grows in this part of its variance along a straight line goes on growing; a single jump does not.
 STRAIGHT = 0.7
 
 
-class LowGPUUtilization(Parameters, frozen=True, kw_only=True):
+class LowGPUUtilization(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     threshold_p95: Percent = 70
@@ -22,7 +22,7 @@ class LowGPUUtilization(Parameters, frozen=True, kw_only=True):
     patience: Positive = 1000
 
 
-class BatchSize(Parameters, frozen=True, kw_only=True):
+class BatchSize(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     cpu_threshold_p95: Percent = 70
@@ -32,14 +32,14 @@ class BatchSize(Parameters, frozen=True, kw_only=True):
     window: Positive = 500
 
 
-class LoadBalancing(Parameters, frozen=True, kw_only=True):
+class LoadBalancing(RuleParameters, frozen=True, kw_only=True):
     """`threshold`: distance of two histograms, 0 to 1; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     threshold: Percent = 0.5
     patience: Positive = 1000
 
 
-class GPUMemoryIncrease(Parameters, frozen=True, kw_only=True):
+class GPUMemoryIncrease(RuleParameters, frozen=True, kw_only=True):
     """`increase` in percentage points; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
 
     increase: Above = 5
@@ -47,7 +47,7 @@ class GPUMemoryIncrease(Parameters, frozen=True, kw_only=True):
     window: Positive = 10
 
 
-class IdleSM(Parameters, frozen=True, kw_only=True):
+class IdleSM(RuleParameters, frozen=True, kw_only=True):
     """Percentages; `patience` in samples."""
 
     used_threshold: Percent = 90
@@ -55,9 +55,11 @@ class IdleSM(Parameters, frozen=True, kw_only=True):
     patience: Positive = 240
 
 
-def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given: frozenset[str]) -> Iterator[Finding]:
+def low_gpu_utilization(
+    evidence: Evidence, parameters: LowGPUUtilization, user_set: frozenset[str]
+) -> Iterator[Finding]:
     """A GPU's 95th percentile is low, or it is high and the 5th percentile is low: it works in bursts."""
-    span, gpus = _held(evidence, parameters.patience, given, window=parameters.window)
+    span, gpus = _held(evidence, parameters.patience, user_set, window=parameters.window)
     if span is None:
         return
     low, bursts, numbers = [], [], []
@@ -70,16 +72,8 @@ def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given
         else:
             continue
         numbers += [
-            Number(
-                name=f"gpu{name} p95",
-                value=p95,
-                unit="percent",
-                formula=_percentile(95),
-                limit=parameters.threshold_p95,
-            ),
-            Number(
-                name=f"gpu{name} p5", value=p5, unit="percent", formula=_percentile(5), limit=parameters.threshold_p5
-            ),
+            percent(f"gpu{name} p95", p95, _percentile(95), limit=parameters.threshold_p95),
+            percent(f"gpu{name} p5", p5, _percentile(5), limit=parameters.threshold_p5),
         ]
     if not low and not bursts:
         return
@@ -93,7 +87,7 @@ def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given
         sentences.append(
             f"GPU use swings between its 5th and its 95th percentile ({', '.join(bursts)}): the GPU works in bursts."
         )
-    yield found(
+    yield make_finding(
         "LowGPUUtilization",
         evidence,
         span,
@@ -106,9 +100,9 @@ def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given
     )
 
 
-def batch_size(evidence: Evidence, parameters: BatchSize, given: frozenset[str]) -> Iterator[Finding]:
+def batch_size(evidence: Evidence, parameters: BatchSize, user_set: frozenset[str]) -> Iterator[Finding]:
     """The 95th percentiles of CPU, GPU and GPU memory are all low: there is room for a larger batch."""
-    span, gpus = _held(evidence, parameters.patience, given, window=parameters.window)
+    span, gpus = _held(evidence, parameters.patience, user_set, window=parameters.window)
     memory, cpu = evidence.columns("gpu", "memory_used_percent"), evidence.cpu()
     if span is None or not memory or not cpu:
         return
@@ -122,51 +116,48 @@ def batch_size(evidence: Evidence, parameters: BatchSize, given: frozenset[str])
     }
     if not all(value < limit for value, limit in p95s.values()):
         return
-    shown = ", ".join(f"{name} {value:.0f} %" for name, (value, _) in p95s.items())
-    yield found(
+    percentiles = ", ".join(f"{name} {value:.0f} %" for name, (value, _) in p95s.items())
+    yield make_finding(
         "BatchSize",
         evidence,
         span,
-        f"The 95th percentiles are all low: {shown}. A larger batch fits.",
+        f"The 95th percentiles are all low: {percentiles}. A larger batch fits.",
         subject="batch",
-        numbers=[
-            Number(name=f"{name} p95", value=value, unit="percent", formula=_percentile(95), limit=limit)
-            for name, (value, limit) in p95s.items()
-        ],
+        numbers=[percent(f"{name} p95", value, _percentile(95), limit=limit) for name, (value, limit) in p95s.items()],
         refuted_by="A run with twice the batch that has the same samples a second.",
         change="Raise the batch size (with the learning rate: toolkit scale), or take a smaller machine.",
     )
 
 
-def load_balancing(evidence: Evidence, parameters: LoadBalancing, given: frozenset[str]) -> Iterator[Finding]:
+def load_balancing(evidence: Evidence, parameters: LoadBalancing, user_set: frozenset[str]) -> Iterator[Finding]:
     """Two GPUs' histograms of use are far apart: the share of all samples that must move, times how far (0 to 1)."""
     all_gpus = evidence.columns("gpu", "used_percent")
-    span = training(evidence, parameters.patience, given="patience" in given) if len(all_gpus) > 1 else None
+    span = training(evidence, parameters.patience, is_user_set="patience" in user_set) if len(all_gpus) > 1 else None
     if span is None:
         return
     gpus = {name: values[span.first : span.last] for name, values in all_gpus.items()}
     histograms = {name: histogram(values) for name, values in gpus.items()}
-    distance, one, other = max(
-        (_distance(histograms[one], histograms[other]), one, other) for one, other in combinations(gpus, 2)
+    distance, first, second = max(
+        (_distance(histograms[first], histograms[second]), first, second) for first, second in combinations(gpus, 2)
     )
     if not distance > parameters.threshold:
         return
-    one, other = sorted((one, other), key=lambda name: mean(gpus[name]))
-    yield found(
+    first, second = sorted((first, second), key=lambda name: mean(gpus[name]))
+    yield make_finding(
         "LoadBalancing",
         evidence,
         span,
-        f"GPU use is unequal: gpu{one} {mean(gpus[one]):.0f} %, gpu{other} {mean(gpus[other]):.0f} % on average"
+        f"GPU use is unequal: gpu{first} {mean(gpus[first]):.0f} %, gpu{second} {mean(gpus[second]):.0f} % on average"
         f" (distance of their histograms {distance:.2f}).",
         subject="gpu",
         numbers=(
-            Number(
-                name="distance",
-                value=distance,
-                formula="area between the two cumulative histograms of use (10 bins of 10 %), 0 to 1",
+            number(
+                "distance",
+                distance,
+                "area between the two cumulative histograms of use (10 bins of 10 %), 0 to 1",
                 limit=parameters.threshold,
             ),
-            *(Number(name=f"gpu{name}", value=mean(gpus[name]), unit="percent", formula="mean") for name in gpus),
+            *(percent(f"gpu{name}", mean(gpus[name]), "mean") for name in gpus),
         ),
         refuted_by="Ranks that are meant to do different work (pipeline stages, one rank for evaluation).",
         change="Give each rank the same number of samples of the same length (DistributedSampler, buckets by length),"
@@ -174,10 +165,12 @@ def load_balancing(evidence: Evidence, parameters: LoadBalancing, given: frozens
     )
 
 
-def gpu_memory_increase(evidence: Evidence, parameters: GPUMemoryIncrease, given: frozenset[str]) -> Iterator[Finding]:
+def gpu_memory_increase(
+    evidence: Evidence, parameters: GPUMemoryIncrease, user_set: frozenset[str]
+) -> Iterator[Finding]:
     """The moving average of GPU memory rises by more than `increase` points, and steadily: a single jump is none."""
     memory = evidence.columns("gpu", "memory_used_percent")
-    span = training(evidence, parameters.patience, given="patience" in given) if memory else None
+    span = training(evidence, parameters.patience, is_user_set="patience" in user_set) if memory else None
     if span is None:
         return
     rising, numbers = [], []
@@ -190,19 +183,17 @@ def gpu_memory_increase(evidence: Evidence, parameters: GPUMemoryIncrease, given
         if rise > parameters.increase and fit >= STRAIGHT:
             rising.append(f"gpu{name} {averages[0]:.0f} to {averages[-1]:.0f} %")
             numbers.append(
-                Number(
-                    name=f"gpu{name} rise",
-                    value=rise,
+                number(
+                    f"gpu{name} rise",
+                    rise,
+                    f"last minus first mean of {parameters.window} samples, of memory used in %",
                     unit="points",
-                    formula=f"last minus first mean of {parameters.window} samples, of memory used in %",
                     limit=parameters.increase,
                 )
             )
-            numbers.append(
-                Number(name=f"gpu{name} fit", value=fit, formula="R squared of a straight line", limit=STRAIGHT)
-            )
+            numbers.append(number(f"gpu{name} fit", fit, "R squared of a straight line", limit=STRAIGHT))
     if rising:
-        yield found(
+        yield make_finding(
             "GPUMemoryIncrease",
             evidence,
             span,
@@ -215,9 +206,9 @@ def gpu_memory_increase(evidence: Evidence, parameters: GPUMemoryIncrease, given
         )
 
 
-def idle_sm(evidence: Evidence, parameters: IdleSM, given: frozenset[str]) -> Iterator[Finding]:
+def idle_sm(evidence: Evidence, parameters: IdleSM, user_set: frozenset[str]) -> Iterator[Finding]:
     """NVML says "busy" as soon as one kernel runs; the SMs say how much of the GPU works (GPM, from Hopper on)."""
-    span, gpus = _held(evidence, parameters.patience, given)
+    span, gpus = _held(evidence, parameters.patience, user_set)
     active = evidence.columns("gpu", "sm_active_percent")
     if span is None or not active:
         return
@@ -232,17 +223,13 @@ def idle_sm(evidence: Evidence, parameters: IdleSM, given: frozenset[str]) -> It
         watts = f" at {mean(power[span.first : span.last]):.0f} W" if power else ""
         idle.append(f"gpu{name} {used:.0f} % busy, SMs {sm:.0f} % active{watts}")
         numbers += [
-            Number(name=f"gpu{name} busy", value=used, unit="percent", formula="mean", limit=parameters.used_threshold),
-            Number(
-                name=f"gpu{name} SMs active", value=sm, unit="percent", formula="mean", limit=parameters.sm_threshold
-            ),
+            percent(f"gpu{name} busy", used, "mean", limit=parameters.used_threshold),
+            percent(f"gpu{name} SMs active", sm, "mean", limit=parameters.sm_threshold),
         ]
         if power:
-            numbers.append(
-                Number(name=f"gpu{name} power", value=mean(power[span.first : span.last]), unit="W", formula="mean")
-            )
+            numbers.append(number(f"gpu{name} power", mean(power[span.first : span.last]), "mean", unit="W"))
     if idle:
-        yield found(
+        yield make_finding(
             "IdleSM",
             evidence,
             span,
@@ -256,10 +243,10 @@ def idle_sm(evidence: Evidence, parameters: IdleSM, given: frozenset[str]) -> It
 
 
 def _held(
-    evidence: Evidence, patience: int, given: frozenset[str], *, window: int | None = None
-) -> tuple[Span | None, Mapping[str, Values]]:
+    evidence: Evidence, patience: int, user_set: frozenset[str], *, window: int | None = None
+) -> tuple[EvidenceSpan | None, Mapping[str, Values]]:
     gpus = evidence.gpus()
-    span = training(evidence, patience, given="patience" in given, window=window) if gpus else None
+    span = training(evidence, patience, is_user_set="patience" in user_set, window=window) if gpus else None
     if span is None:
         return None, {}
     return span, {name: values[span.first : span.last] for name, values in gpus.items()}
@@ -267,17 +254,17 @@ def _held(
 
 def _averages(values: Sequence[float], window: int) -> list[float]:
     """Return the means of *window* values each, one after the other; NaN ones left out."""
-    made = [mean(values[start : start + window]) for start in range(0, len(values) - window + 1, window)]
-    return [each for each in made if each == each]
+    averages = [mean(values[start : start + window]) for start in range(0, len(values) - window + 1, window)]
+    return [average for average in averages if average == average]
 
 
-def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+def _distance(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the earth mover's distance of two histograms of equal bins, as a share of their width (0 to 1)."""
     total = ahead = 0.0
-    for a, b in zip(one, other, strict=True):
+    for a, b in zip(first, second, strict=True):
         ahead += a - b
         total += abs(ahead)
-    return total / (len(one) - 1)
+    return total / (len(first) - 1)
 
 
 def _percentile(number: int) -> str:

@@ -17,9 +17,9 @@ def diagnose(hosts: Sequence[Evidence], configurations: Sequence[Configuration])
     """Return what *configurations* find on *hosts*."""
     if len(hosts) < 2:
         return [finding for evidence in hosts for finding in diagnosis.run(evidence, configurations)]
-    alone = [each for each in configurations if each.rule.name not in ACROSS_HOSTS]
-    across = [each for each in configurations if each.rule.name in ACROSS_HOSTS]
-    found = [finding for evidence in hosts for finding in diagnosis.run(evidence, alone)]
+    alone = [configuration for configuration in configurations if configuration.rule.name not in ACROSS_HOSTS]
+    across = [configuration for configuration in configurations if configuration.rule.name in ACROSS_HOSTS]
+    findings = [finding for evidence in hosts for finding in diagnosis.run(evidence, alone)]
     host_of = {rank: evidence.host for evidence in hosts for rank in evidence.steps}
     together = [
         msgspec.structs.replace(
@@ -27,17 +27,17 @@ def diagnose(hosts: Sequence[Evidence], configurations: Sequence[Configuration])
         )
         for finding in diagnosis.run(_joined(hosts), across)
     ]
-    return found + together
+    return findings + together
 
 
-def merged(found: Sequence[Finding], live: Sequence[Finding]) -> list[Finding]:
-    """Return *found*, after the fact, with those of *live* that were only true for a while, each once.
+def merge(findings: Sequence[Finding], live: Sequence[Finding]) -> list[Finding]:
+    """Return *findings*, after the fact, with those of *live* that were only true for a while, each once.
 
-    What both have is taken from *found*, which knows the whole job, and marked as live.
+    What both have is taken from *findings*, which knows the whole job, and marked as live.
     """
     seen_live = {_key(finding) for finding in live}
     by_key = {_key(finding): finding for finding in live}
-    for finding in found:
+    for finding in findings:
         by_key[_key(finding)] = msgspec.structs.replace(finding, live=_key(finding) in seen_live)
     return sorted(by_key.values(), key=lambda finding: finding.start_s)
 
@@ -48,7 +48,7 @@ def _joined(hosts: Sequence[Evidence]) -> Evidence:
         host=hosts[0].host,
         start_s=min(evidence.start_s for evidence in hosts),
         end_s=max(evidence.end_s for evidence in hosts),
-        ended=all(evidence.ended for evidence in hosts),
+        is_over=all(evidence.is_over for evidence in hosts),
         interval_s=hosts[0].interval_s,
         machine=hosts[0].machine,
         steps={rank: steps for evidence in hosts for rank, steps in evidence.steps.items()},

@@ -8,7 +8,7 @@ from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.first_steps import FirstSteps, first_steps
 from toolkit.diagnosis.numbers import mean, measured
 from toolkit.diagnosis.phases import phases
-from toolkit.diagnosis.rule import Parameters, Percent, Positive, found
+from toolkit.diagnosis.rule import Percent, Positive, RuleParameters, make_finding, number, percent
 from toolkit.diagnosis.span import scaled_steps
 from toolkit.diagnosis.step_rules import WARM_UP
 from toolkit.records import Record
@@ -20,14 +20,14 @@ FEWEST_STEPS = 5
 OF_ONE_CORE = "in percent of one core"
 
 
-class Dataloader(Parameters, frozen=True, kw_only=True):
+class Dataloader(RuleParameters, frozen=True, kw_only=True):
     """Loader workers in percent of the cores. Defaults of smdebug-rulesconfig 1.0.1."""
 
     min_threshold: Positive = 70
     max_threshold: Positive = 200
 
 
-class DataWait(Parameters, frozen=True, kw_only=True):
+class DataWait(RuleParameters, frozen=True, kw_only=True):
     """`threshold`: percent of the steps' time; `patience` in steps."""
 
     threshold: Percent = 25
@@ -58,46 +58,39 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     workers = sum(max(measured(values)) for values in columns.values())
     used = 100 * workers / cores
     waited = worst.share if worst is not None else 0.0
-    why = _why(evidence, worst)[1] if worst is not None else None
+    reason = _why(evidence, worst)[1] if worst is not None else None
     # Without any worker the steps do the loading: that is DataWait's finding, as is any wait that more do not shorten.
     too_few = 0 < used < parameters.min_threshold and waited > WAITS
-    too_few = too_few and why is not None and why.reason in loader_use.MORE_WORKERS_HELP
+    too_few = too_few and reason is not None and reason.reason in loader_use.MORE_WORKERS_HELP
     if not too_few and used <= parameters.max_threshold:
         return
-    busy = core_use.busy(evidence, waits[0].start_s if waits else evidence.start_s, evidence.end_s)
-    named = f" (busy: {core_use.named(busy)})" if busy else ""
+    busy = core_use.busy_cores(evidence, waits[0].start_s if waits else evidence.start_s, evidence.end_s)
+    busy_text = f" (busy: {core_use.names_text(busy)})" if busy else ""
     few = f" while the steps wait for data for {waited:.0f} % of their time" if too_few else ""
     runs = "runs" if round(workers) == 1 else "run"
     of_cores = "1 core" if cores == 1 else f"{cores} cores"
     # Too few: the advice of DataWait, which may have found the same.
     change = (
-        why.change
-        if too_few and why is not None
+        reason.change
+        if too_few and reason is not None
         else f"Set num_workers so that all ranks together have about {cores} workers."
     )
-    if why is not None and waited > WAITS and (too_few or why.reason == "epochs"):
-        change = why.change  # As DataWait, which may have found the same.
-    yield found(
+    if reason is not None and waited > WAITS and (too_few or reason.reason == "epochs"):
+        change = reason.change  # As DataWait, which may have found the same.
+    yield make_finding(
         "Dataloader",
         evidence,
         None,
-        f"{loader_use.counted(workers)} {runs} on {of_cores}{named}{few}.",
+        f"{loader_use.worker_count_text(workers)} {runs} on {of_cores}{busy_text}{few}.",
         subject="loader-workers",
         numbers=(
-            Number(
-                name="workers",
-                value=used,
-                unit="percent",
-                formula="most loader workers of all ranks at one time / cores",
+            percent(
+                "workers",
+                used,
+                "most loader workers of all ranks at one time / cores",
                 limit=parameters.min_threshold if too_few else parameters.max_threshold,
             ),
-            Number(
-                name="waiting for data",
-                value=waited,
-                unit="percent",
-                formula="data_s / step_s of all steps",
-                limit=WAITS,
-            ),
+            percent("waiting for data", waited, "data_s / step_s of all steps", limit=WAITS),
             *core_use.numbers(busy, "mean use from the first step on"),
         ),
         refuted_by="A run with another num_workers that has the same steps a second.",
@@ -105,36 +98,35 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     )
 
 
-def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -> Iterator[Finding]:
+def data_wait(evidence: Evidence, parameters: DataWait, user_set: frozenset[str]) -> Iterator[Finding]:
     """The steps of a rank wait for the data loader for more than `threshold` percent of their time."""
-    waits = _waits(evidence, parameters.patience, given)
+    waits = _waits(evidence, parameters.patience, user_set)
     if not waits:
         return
     worst = max(waits, key=lambda wait: wait.share)
     if not worst.share > parameters.threshold:
         return
-    use, why = _why(evidence, worst)
-    busy = core_use.busy(evidence, worst.start_s, worst.end_s)
-    cores = f" Busy cores: {core_use.named(busy)}." if busy else ""
+    use, reason = _why(evidence, worst)
+    busy = core_use.busy_cores(evidence, worst.start_s, worst.end_s)
+    cores = f" Busy cores: {core_use.names_text(busy)}." if busy else ""
     of_rank = "" if worst.rank is None else f" of rank {worst.rank}"
-    yield found(
+    yield make_finding(
         "DataWait",
         evidence,
         None,
         f"The steps{of_rank} wait for the data loader for {worst.share:.0f} % of their time"
-        f" ({worst.data_s:.3g} s a step). {why.text}{cores}",
+        f" ({worst.data_s:.3g} s a step). {reason.text}{cores}",
         subject="loader",
         start_s=worst.start_s,
         end_s=worst.end_s,
         numbers=(
-            Number(
-                name="waiting for data",
-                value=worst.share,
-                unit="percent",
-                formula=f"data_s / step_s, sums over {worst.steps} steps of the rank that waits longest",
+            percent(
+                "waiting for data",
+                worst.share,
+                f"data_s / step_s, sums over {worst.steps} steps of the rank that waits longest",
                 limit=parameters.threshold,
             ),
-            Number(name="wait a step", value=worst.data_s, unit="s", formula="mean of data_s"),
+            number("wait a step", worst.data_s, "mean of data_s", unit="s"),
             *_number("loader CPU", use.loader_percent, f"workers of all ranks, while there are any, {OF_ONE_CORE}"),
             *_number("ranks' CPU", use.ranks_percent, f"mean of all ranks with their children, {OF_ONE_CORE}"),
             *_number("other processes' CPU", use.others_percent, "use of all cores less that of the ranks"),
@@ -143,30 +135,32 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
             *core_use.numbers(busy, "mean use during these steps"),
         ),
         refuted_by="A run on one batch that is kept in memory and takes as long a step.",
-        change=why.change,
+        change=reason.change,
         note=worst.note,
     )
 
 
-def _why(evidence: Evidence, wait: Wait) -> tuple[loader_use.Use, loader_use.Why]:
+def _why(evidence: Evidence, wait: Wait) -> tuple[loader_use.LoaderUse, loader_use.WaitReason]:
     use = loader_use.use(evidence, wait.start_s, wait.end_s)
-    return use, loader_use.why(use, wait.first_steps)
+    return use, loader_use.explain_wait(use, wait.first_steps)
 
 
-def _waits(evidence: Evidence, patience: int, given: frozenset[str]) -> list[Wait]:
+def _waits(evidence: Evidence, patience: int, user_set: frozenset[str]) -> list[Wait]:
     """Return how long each rank waited; ranks with fewer steps than *patience* asks for are left out."""
-    whole = {phase.rank: phase for phase in phases(evidence, ("step",))}
+    step_phases = {phase.rank: phase for phase in phases(evidence, ("step",))}
     others = phases(evidence, ("forward", "backward"))
     waits = []
     for phase in phases(evidence, ("dataloader",)):
         data = phase.seconds[WARM_UP:]
-        needed, note = scaled_steps(evidence, patience, len(data), given="patience" in given, fewest=FEWEST_STEPS)
+        needed, note = scaled_steps(
+            evidence, patience, len(data), is_user_set="patience" in user_set, fewest=FEWEST_STEPS
+        )
         if len(data) < needed:
             continue
-        if phase.rank in whole:
-            step_s = mean(whole[phase.rank].seconds[WARM_UP:])
+        if phase.rank in step_phases:
+            step_s = mean(step_phases[phase.rank].seconds[WARM_UP:])
         else:
-            step_s = mean(data) + sum(mean(each.seconds[WARM_UP:]) for each in others if each.rank == phase.rank)
+            step_s = mean(data) + sum(mean(phase_.seconds[WARM_UP:]) for phase_ in others if phase_.rank == phase.rank)
         if step_s > 0:
             waits.append(
                 Wait(
@@ -183,12 +177,12 @@ def _waits(evidence: Evidence, patience: int, given: frozenset[str]) -> list[Wai
     return waits
 
 
-def _long_waits(at: FirstSteps | None) -> list[Number]:
-    if at is None:
+def _long_waits(pattern: FirstSteps | None) -> list[Number]:
+    if pattern is None:
         return []
-    formula = f"sum of the {at.count} longest data_s, {at.period} steps apart / sum of all data_s"
-    return [Number(name="wait in the first steps of epochs", value=100 * at.share, unit="percent", formula=formula)]
+    formula = f"sum of the {pattern.count} longest data_s, {pattern.period} steps apart / sum of all data_s"
+    return [percent("wait in the first steps of epochs", 100 * pattern.share, formula)]
 
 
 def _number(name: str, value: float, formula: str) -> list[Number]:
-    return [Number(name=name, value=value, unit="percent", formula=formula)] if value == value else []
+    return [percent(name, value, formula)] if value == value else []

@@ -29,7 +29,7 @@ Reason = Literal["epochs", "none", "unknown", "full", "busy", "throttled", "crow
 MORE_WORKERS_HELP = ("busy", "waiting")
 
 
-class Use(Record, frozen=True, kw_only=True):
+class LoaderUse(Record, frozen=True, kw_only=True):
     """What ran from one step to another. NaN: not measured.
 
     `workers`: the most at one time, of all ranks; `starts`: how many began since the ranks' start. `loader_percent`:
@@ -50,7 +50,7 @@ class Use(Record, frozen=True, kw_only=True):
     throttled_percent: float
 
 
-class Why(Record, frozen=True, kw_only=True):
+class WaitReason(Record, frozen=True, kw_only=True):
     """Why the steps wait, as a sentence, and one change to try."""
 
     reason: Reason
@@ -58,7 +58,7 @@ class Why(Record, frozen=True, kw_only=True):
     change: str
 
 
-def use(evidence: Evidence, start_s: float, end_s: float) -> Use:
+def use(evidence: Evidence, start_s: float, end_s: float) -> LoaderUse:
     """Return what ran from *start_s* to *end_s*: the start of the job, without workers, is no part of any mean."""
     part = slice(bisect_left(evidence.times_s, start_s), bisect_right(evidence.times_s, end_s))
     cores = len(evidence.cores()) or evidence.machine.cores or 0
@@ -67,7 +67,7 @@ def use(evidence: Evidence, start_s: float, end_s: float) -> Use:
     running = [(used, count) for used, count in zip(loader, counts, strict=False) if used == used and count > 0]
     ranks = mean(_sums(evidence, "cpu_percent", part))
     used = mean(evidence.column("cpu/all/used_percent")[part])
-    return Use(
+    return LoaderUse(
         cores=cores,
         workers=_most(evidence, "loader_workers"),
         starts=_most(evidence, "loader_starts"),
@@ -81,81 +81,89 @@ def use(evidence: Evidence, start_s: float, end_s: float) -> Use:
     )
 
 
-def why(of: Use, at: FirstSteps | None) -> Why:
-    """Return why the steps wait. *at*: the wait is in the first steps of the epochs."""
-    if at is not None:
-        return _at_epochs(of, at)
-    if of.workers == 0:
-        cpu = f" (the ranks use {of.ranks_percent:.0f} % of a core)" if isfinite(of.ranks_percent) else ""
-        return Why(
+def explain_wait(use: LoaderUse, pattern: FirstSteps | None) -> WaitReason:
+    """Return why the steps wait. *pattern*: the wait is in the first steps of the epochs."""
+    if pattern is not None:
+        return _at_epochs(use, pattern)
+    if use.workers == 0:
+        cpu = f" (the ranks use {use.ranks_percent:.0f} % of a core)" if isfinite(use.ranks_percent) else ""
+        return WaitReason(
             reason="none",
             text=f"No loader worker was seen: the rank loads the data itself, between the steps{cpu}.",
             change="Give the DataLoader workers (num_workers, persistent_workers=True), so that loading and steps"
             " overlap.",
         )
-    if not isfinite(of.each_percent):
-        return Why(
+    if not isfinite(use.each_percent):
+        return WaitReason(
             reason="unknown",
             text="What the loader does meanwhile was not measured.",
             change="Give the DataLoader workers (num_workers, persistent_workers=True) if it has none; with the system"
             " monitor on, this says what they do.",
         )
-    return _of_workers(of)
+    return _of_workers(use)
 
 
-def counted(workers: float) -> str:
+def worker_count_text(workers: float) -> str:
     """Return "1 loader worker", "2 loader workers"."""
     return f"{workers:.0f} loader worker{'' if round(workers) == 1 else 's'}"
 
 
-def _of_workers(of: Use) -> Why:
-    one = round(of.workers) == 1
-    they, are = ("it", "is") if one else ("they", "are")
-    uses, together = ("uses", "") if one else ("use", " together")
-    who = counted(of.workers)
-    if of.each_percent >= BUSY:
-        text = f"{who} {uses} {of.loader_percent:.0f} % of a core{together}: {they} {are} busy"
-        if of.all_percent >= FULL:
+def _of_workers(use: LoaderUse) -> WaitReason:
+    is_single = round(use.workers) == 1
+    they, are = ("it", "is") if is_single else ("they", "are")
+    uses, together = ("uses", "") if is_single else ("use", " together")
+    who = worker_count_text(use.workers)
+    if use.each_percent >= BUSY:
+        text = f"{who} {uses} {use.loader_percent:.0f} % of a core{together}: {they} {are} busy"
+        if use.all_percent >= FULL:
             change = "Decode and augment less, or ahead of the job, or take a machine with more cores: all are busy."
-            if of.others_percent >= OTHERS:
+            if use.others_percent >= OTHERS:
                 change = ITS_OWN_CORES
-            return Why(reason="full", text=f"{text}, as all cores are.", change=change)
-        many = f"about {of.cores} workers" if of.cores else "a worker for each core"
+            return WaitReason(reason="full", text=f"{text}, as all cores are.", change=change)
+        many = f"about {use.cores} workers" if use.cores else "a worker for each core"
         change = f"Set num_workers so that all ranks together have {many}, as long as cores are idle; then decode less."
-        return Why(reason="busy", text=f"{text}.", change=change)
-    text = f"{who} {uses} only {of.loader_percent:.0f} % of a core{together}: "
-    if of.throttled_percent >= THROTTLED:
-        text += f"the container's CPU quota stops {'it' if one else 'them'} ({of.throttled_percent:.0f} % of the time)."
-        return Why(reason="throttled", text=text, change="Raise the container's CPU limit, or load with less CPU time.")
-    if of.all_percent >= FULL and of.others_percent >= OTHERS:
-        text += (
-            f"other processes hold the cores, which are busy for {of.all_percent:.0f} % of the time, with"
-            f" processes that are no ranks for {of.others_percent:.0f} %."
+        return WaitReason(reason="busy", text=f"{text}.", change=change)
+    text = f"{who} {uses} only {use.loader_percent:.0f} % of a core{together}: "
+    if use.throttled_percent >= THROTTLED:
+        workers = "it" if is_single else "them"
+        text += f"the container's CPU quota stops {workers} ({use.throttled_percent:.0f} % of the time)."
+        return WaitReason(
+            reason="throttled", text=text, change="Raise the container's CPU limit, or load with less CPU time."
         )
-        return Why(reason="crowded", text=text, change=ITS_OWN_CORES)
+    if use.all_percent >= FULL and use.others_percent >= OTHERS:
+        text += (
+            f"other processes hold the cores, which are busy for {use.all_percent:.0f} % of the time, with"
+            f" processes that are no ranks for {use.others_percent:.0f} %."
+        )
+        return WaitReason(reason="crowded", text=text, change=ITS_OWN_CORES)
     disk = ""
-    if of.iowait_percent >= IOWAIT:
-        disk = f", and the cores wait for the disk for {of.iowait_percent:.0f} % of the time"
-    return Why(
+    if use.iowait_percent >= IOWAIT:
+        disk = f", and the cores wait for the disk for {use.iowait_percent:.0f} % of the time"
+    return WaitReason(
         reason="waiting",
-        text=f"{text}{they} {'waits' if one else 'wait'} for something else{disk}.",
+        text=f"{text}{they} {'waits' if is_single else 'wait'} for something else{disk}.",
         change="Keep the data on a local disk or in memory, in fewer and larger files; or set num_workers to more:"
         " workers that wait need no core.",
     )
 
 
-def _at_epochs(of: Use, at: FirstSteps) -> Why:
-    where = f"{100 * at.share:.0f} % of the wait is in one step of {at.period}, as in the first step of each epoch"
-    if of.workers > 0 and not of.starts < RESTARTS * of.workers:
-        seen = f" ({of.starts:.0f} starts of at most {of.workers:.0f} at a time were seen)" if of.starts > 0 else ""
-        return Why(
+def _at_epochs(use: LoaderUse, pattern: FirstSteps) -> WaitReason:
+    wait_text = (
+        f"{100 * pattern.share:.0f} % of the wait is in one step of {pattern.period}, as in the first step of each"
+        " epoch"
+    )
+    if use.workers > 0 and not use.starts < RESTARTS * use.workers:
+        starts_text = (
+            f" ({use.starts:.0f} starts of at most {use.workers:.0f} at a time were seen)" if use.starts > 0 else ""
+        )
+        return WaitReason(
             reason="epochs",
-            text=f"{where}: the loader workers start anew in each epoch{seen}.",
+            text=f"{wait_text}: the loader workers start anew in each epoch{starts_text}.",
             change="Set num_workers to 0 or 1, or persistent_workers=True with a DataLoader that all epochs share.",
         )
-    return Why(
+    return WaitReason(
         reason="epochs",
-        text=f"{where}: the loader starts each epoch slowly.",
+        text=f"{wait_text}: the loader starts each epoch slowly.",
         change="Make the dataset and the DataLoader once, before the first epoch; look at what its sampler does then.",
     )
 
@@ -169,4 +177,4 @@ def _most(evidence: Evidence, metric: str) -> float:
 def _sums(evidence: Evidence, metric: str, part: slice) -> Values:
     """Return the sum over the ranks at each time, NaN where none was measured."""
     rows = zip(*(values[part] for values in evidence.columns("rank", metric).values()), strict=True)
-    return [sum(known) if (known := measured(row)) else nan for row in rows]
+    return [sum(measured_values) if (measured_values := measured(row)) else nan for row in rows]

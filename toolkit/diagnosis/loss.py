@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from toolkit.diagnosis.evidence import Evidence, Readings
 from toolkit.diagnosis.numbers import mean, measured
-from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
-from toolkit.series.finding import Finding, Number
+from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.series.finding import Finding
 
 LOSS = ("loss", "train_loss", "training_loss", "train:loss", "train/loss", "total_loss")
 VALIDATION = (
@@ -23,7 +23,7 @@ VALIDATION = (
 WINDOWS = 2
 
 
-class OnLoss(Parameters, frozen=True, kw_only=True):
+class OnLoss(RuleParameters, frozen=True, kw_only=True):
     """`loss_metric`, `validation_metric`: the names of the captured metrics, "" for the usual ones. The rest are the
     SDK's ways to choose tensors, which have no meaning here."""
 
@@ -65,7 +65,7 @@ class Overtraining(OnLoss, frozen=True, kw_only=True):
     delta: Above = 0.01
 
 
-class StalledTraining(Parameters, frozen=True, kw_only=True):
+class StalledTraining(RuleParameters, frozen=True, kw_only=True):
     """`threshold` in seconds. smdebug's defaults; the prefix is not needed, since the rule runs within the job."""
 
     threshold: Above = 1800
@@ -81,17 +81,17 @@ def exploding_tensor(evidence: Evidence, parameters: ExplodingTensor, _: frozens
                 if math.isfinite(value) or (parameters.only_nan and not math.isnan(value)):
                     continue
                 of_rank = "" if rank is None else f" on rank {rank}"
-                at = f" at step {readings.step[index]:.0f}" if math.isfinite(readings.step[index]) else ""
-                yield found(
+                at_step = f" at step {readings.step[index]:.0f}" if math.isfinite(readings.step[index]) else ""
+                yield make_finding(
                     "ExplodingTensor",
                     evidence,
                     None,
-                    f"The metric {name} is {_spelled(value)}{at}{of_rank}, after"
+                    f"The metric {name} is {_spelled(value)}{at_step}{of_rank}, after"
                     f" {len(measured(readings.value[:index]))} finite values.",
                     subject=name,
                     start_s=readings.time_s[0],
                     end_s=readings.time_s[index],
-                    numbers=(Number(name="value before", value=_last(readings.value[:index]), formula="last finite"),),
+                    numbers=(number("value before", _last(readings.value[:index]), "last finite"),),
                     refuted_by="A script that prints nan for steps without a loss.",
                     change="Lower the learning rate, clip gradients, and look for a division by zero or a log of zero;"
                     " with float16, use a GradScaler or bfloat16.",
@@ -103,14 +103,14 @@ def loss_not_decreasing(evidence: Evidence, parameters: LossNotDecreasing, _: fr
     """The mean loss of `num_steps` steps is not `diff_percent` below the mean of those before, twice in a row."""
     name, readings = _first(evidence, parameters, parameters.loss_metric, LOSS)
     averages = _windows(readings, parameters.num_steps)
-    changes = [100 * (before - after) / abs(before) for before, after in pairwise(averages) if before]
+    changes = [100 * (earlier - later) / abs(earlier) for earlier, later in pairwise(averages) if earlier]
     if not changes:
         return
     rises = changes[-1] < -parameters.increase_threshold_percent
-    stays = len(changes) >= WINDOWS and all(each < parameters.diff_percent for each in changes[-WINDOWS:])
+    stays = len(changes) >= WINDOWS and all(change < parameters.diff_percent for change in changes[-WINDOWS:])
     if not rises and not stays:
         return
-    yield found(
+    yield make_finding(
         "LossNotDecreasing",
         evidence,
         None,
@@ -120,11 +120,10 @@ def loss_not_decreasing(evidence: Evidence, parameters: LossNotDecreasing, _: fr
         start_s=readings.time_s[0],
         end_s=readings.time_s[-1],
         numbers=(
-            Number(
-                name="decrease",
-                value=changes[-1],
-                unit="percent",
-                formula=f"(mean of the {parameters.num_steps} steps before - mean of the newest) / before",
+            percent(
+                "decrease",
+                changes[-1],
+                f"(mean of the {parameters.num_steps} steps before - mean of the newest) / before",
                 limit=parameters.diff_percent,
             ),
         ),
@@ -148,7 +147,7 @@ def overfit(evidence: Evidence, parameters: Overfit, _given: frozenset[str]) -> 
     newest = ratios[-parameters.patience :]
     if len(newest) < parameters.patience or not all(ratio > parameters.ratio_threshold for ratio in newest):
         return
-    yield found(
+    yield make_finding(
         "Overfit",
         evidence,
         None,
@@ -157,10 +156,10 @@ def overfit(evidence: Evidence, parameters: Overfit, _given: frozenset[str]) -> 
         start_s=validation.time_s[0],
         end_s=validation.time_s[-1],
         numbers=(
-            Number(
-                name="ratio",
-                value=newest[-1],
-                formula="(validation loss - mean training loss since the last validation) / that mean",
+            number(
+                "ratio",
+                newest[-1],
+                "(validation loss - mean training loss since the last validation) / that mean",
                 limit=parameters.ratio_threshold,
             ),
         ),
@@ -183,7 +182,7 @@ def overtraining(evidence: Evidence, parameters: Overtraining, _given: frozenset
         best, since = (value, 0) if value < best - parameters.delta else (best, since + 1)
     if not values or since < patience:
         return
-    yield found(
+    yield make_finding(
         "Overtraining",
         evidence,
         None,
@@ -192,13 +191,13 @@ def overtraining(evidence: Evidence, parameters: Overtraining, _given: frozenset
         start_s=readings.time_s[0],
         end_s=readings.time_s[-1],
         numbers=(
-            Number(
-                name="readings without improvement",
-                value=since,
-                formula=f"since the last value more than {parameters.delta:g} below the best before it",
+            number(
+                "readings without improvement",
+                since,
+                f"since the last value more than {parameters.delta:g} below the best before it",
                 limit=patience,
             ),
-            Number(name="best", value=best),
+            number("best", best),
         ),
         refuted_by="A later, better value: a schedule that lowers the learning rate may still bring one.",
         change="Stop here and keep the best checkpoint, or lower the learning rate.",
@@ -210,16 +209,16 @@ def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozens
     moments = sorted(
         {
             *(end_s for steps in evidence.steps.values() for end_s in steps.end_s),
-            *(at_s for ranks in evidence.metrics.values() for each in ranks.values() for at_s in each.time_s),
+            *(at_s for ranks in evidence.metrics.values() for readings in ranks.values() for at_s in readings.time_s),
         }
     )
     if not moments:
         return  # Nothing is measured, so nothing can be missed. MaxInitializationTime is about the start.
     moments.append(max(evidence.end_s, moments[-1]))
-    gap_s, start_s, end_s = max((after - before, before, after) for before, after in pairwise(moments))
+    gap_s, start_s, end_s = max((later - earlier, earlier, later) for earlier, later in pairwise(moments))
     if not gap_s > parameters.threshold:
         return
-    yield found(
+    yield make_finding(
         "StalledTrainingRule",
         evidence,
         None,
@@ -228,12 +227,8 @@ def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozens
         start_s=start_s,
         end_s=end_s,
         numbers=(
-            Number(
-                name="longest gap",
-                value=gap_s,
-                unit="s",
-                formula="between two ends of steps or metric lines",
-                limit=parameters.threshold,
+            number(
+                "longest gap", gap_s, "between two ends of steps or metric lines", unit="s", limit=parameters.threshold
             ),
         ),
         refuted_by="Work that has no steps and prints nothing: preprocessing, evaluation, saving.",
@@ -243,18 +238,25 @@ def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozens
 
 def _names(evidence: Evidence, parameters: OnLoss, usual: Sequence[str], *, every: bool = False) -> list[str]:
     """Return the captured metrics to look at: those that the user named, else the usual ones."""
-    asked = [name for name in (parameters.loss_metric, parameters.validation_metric) if name]
-    if every and asked:
-        return [name for name in asked if name in evidence.metrics]
+    metric_names = [name for name in (parameters.loss_metric, parameters.validation_metric) if name]
+    if every and metric_names:
+        return [name for name in metric_names if name in evidence.metrics]
     if parameters.tensor_regex:
         return [name for name in evidence.metrics if re.search(parameters.tensor_regex, name)]
     return [name for name in usual if name in evidence.metrics]
 
 
-def _first(evidence: Evidence, parameters: OnLoss, asked: str, usual: Sequence[str]) -> tuple[str, Readings]:
-    """Return the metric *asked* for, or the first usual one, of the first rank that has it."""
+def _first(evidence: Evidence, parameters: OnLoss, metric_name: str, usual: Sequence[str]) -> tuple[str, Readings]:
+    """Return the metric *metric_name* for, or the first usual one, of the first rank that has it."""
     name = next(
-        iter([asked] if asked in evidence.metrics else [] if asked else _names(evidence, parameters, usual)), ""
+        iter(
+            [metric_name]
+            if metric_name in evidence.metrics
+            else []
+            if metric_name
+            else _names(evidence, parameters, usual)
+        ),
+        "",
     )
     ranks = evidence.metrics.get(name, {})
     if not ranks:
@@ -276,8 +278,8 @@ def _windows(readings: Readings, num_steps: int) -> list[float]:
 
 
 def _last(values: Sequence[float]) -> float:
-    kept = measured(values)
-    return kept[-1] if kept else math.nan
+    finite = measured(values)
+    return finite[-1] if finite else math.nan
 
 
 def _spelled(value: float) -> str:

@@ -11,19 +11,19 @@ def measured(values: Iterable[float]) -> list[float]:
 
 def mean(values: Iterable[float]) -> float:
     """Return the mean of the measured *values*, NaN if there is none."""
-    kept = measured(values)
-    return math.fsum(kept) / len(kept) if kept else math.nan
+    finite = measured(values)
+    return math.fsum(finite) / len(finite) if finite else math.nan
 
 
 def quantile(values: Iterable[float], share: float) -> float:
     """Return the value below which *share* (0 to 1) of the measured *values* lie, between neighbours in proportion."""
-    kept = sorted(measured(values))
-    if not kept:
+    finite = sorted(measured(values))
+    if not finite:
         return math.nan
-    place = share * (len(kept) - 1)
-    low = int(place)
-    high = min(low + 1, len(kept) - 1)
-    return kept[low] + (kept[high] - kept[low]) * (place - low)
+    position = share * (len(finite) - 1)
+    low = int(position)
+    high = min(low + 1, len(finite) - 1)
+    return finite[low] + (finite[high] - finite[low]) * (position - low)
 
 
 def median(values: Iterable[float]) -> float:
@@ -33,11 +33,11 @@ def median(values: Iterable[float]) -> float:
 
 def deviation(values: Iterable[float]) -> float:
     """Return the standard deviation of the measured *values* around their mean."""
-    kept = measured(values)
-    if len(kept) < 2:
+    finite = measured(values)
+    if len(finite) < 2:
         return math.nan
-    middle = math.fsum(kept) / len(kept)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in kept) / len(kept))
+    middle = math.fsum(finite) / len(finite)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in finite) / len(finite))
 
 
 def means(columns: Iterable[Sequence[float]]) -> list[float]:
@@ -73,7 +73,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
 def histogram(values: Iterable[float], *, top: float = 100.0, bins: int = 10) -> list[float]:
     """Return which share (0 to 1) of the measured *values* lies in each of *bins* equal parts of 0 to *top*."""
     counts = [0] * bins
-    kept = measured(values)
-    for value in kept:
+    finite = measured(values)
+    for value in finite:
         counts[min(max(int(value / top * bins), 0), bins - 1)] += 1
-    return [count / len(kept) for count in counts] if kept else [0.0] * bins
+    return [count / len(finite) for count in counts] if finite else [0.0] * bins

@@ -15,7 +15,7 @@ PHASES = {
 }
 
 
-class Phase(Record, frozen=True, kw_only=True):
+class StepPhase(Record, frozen=True, kw_only=True):
     """The seconds of one phase of one rank in each step, oldest first, and the time at which each step ended."""
 
     name: str
@@ -24,9 +24,9 @@ class Phase(Record, frozen=True, kw_only=True):
     seconds: Values
 
 
-def phases(evidence: Evidence, names: Sequence[str] = tuple(PHASES)) -> list[Phase]:
+def phases(evidence: Evidence, names: Sequence[str] = tuple(PHASES)) -> list[StepPhase]:
     """Return what is known of the phases *names* of each rank. A step without a value is left out."""
-    found = []
+    step_phases = []
     for name in names:
         field, metric = PHASES[name]
         of_steps = [
@@ -38,10 +38,10 @@ def phases(evidence: Evidence, names: Sequence[str] = tuple(PHASES)) -> list[Pha
             _phase(name, rank, readings.time_s, readings.value)
             for rank, readings in evidence.metrics.get(metric, {}).items()
         ]
-        found += of_steps or of_metrics
-    return found
+        step_phases += of_steps or of_metrics
+    return step_phases
 
 
-def _phase(name: str, rank: int | None, times_s: Values, seconds: Values) -> Phase:
-    kept = [(time_s, value) for time_s, value in zip(times_s, seconds, strict=True) if value == value]
-    return Phase(name=name, rank=rank, times_s=[each[0] for each in kept], seconds=[each[1] for each in kept])
+def _phase(name: str, rank: int | None, times_s: Values, seconds: Values) -> StepPhase:
+    pairs = [(time_s, value) for time_s, value in zip(times_s, seconds, strict=True) if value == value]
+    return StepPhase(name=name, rank=rank, times_s=[pair[0] for pair in pairs], seconds=[pair[1] for pair in pairs])

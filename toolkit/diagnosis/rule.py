@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from toolkit.diagnosis.evidence import Evidence
-from toolkit.diagnosis.span import Span
+from toolkit.diagnosis.span import EvidenceSpan
 from toolkit.records import Record
 from toolkit.series.finding import Finding, FindingAction, Number
 
@@ -20,39 +20,49 @@ Above = Annotated[float, msgspec.Meta(gt=0)]
 SCAN_INTERVAL_US = 60_000_000
 
 
-class Parameters(Record, frozen=True, kw_only=True):
+class RuleParameters(Record, frozen=True, kw_only=True):
     """What every rule takes. `scan_interval_us`: the least time between two looks at a running job."""
 
     scan_interval_us: Positive = SCAN_INTERVAL_US
 
 
 # (evidence, parameters, names of the parameters that the user gave)
-Look = Callable[[Evidence, Any, frozenset[str]], Iterator[Finding]]
+RuleFunction = Callable[[Evidence, Any, frozenset[str]], Iterator[Finding]]
 
 
-class Rule(Record, frozen=True, kw_only=True):
+class DiagnosisRule(Record, frozen=True, kw_only=True):
     """A row of the table. `default`: ProfilerReport runs it. `parameters`: a Record with the defaults."""
 
     name: str
     group: Group
-    parameters: type[Parameters]
-    look: Look
+    parameters: type[RuleParameters]
+    find: RuleFunction
     default: bool = True
 
 
 class Configuration(Record, frozen=True, kw_only=True):
-    """A rule that a job asked for. `given`: which parameters the user set."""
+    """A rule that a job asked for. `user_set`: which parameters the user set."""
 
-    rule: Rule
-    parameters: Parameters
-    given: frozenset[str] = frozenset()
+    rule: DiagnosisRule
+    parameters: RuleParameters
+    user_set: frozenset[str] = frozenset()
     action: FindingAction = "warn"
 
 
-def found(
+def number(name: str, value: float, formula: str = "", *, unit: str = "", limit: float | None = None) -> Number:
+    """Return a measured value for a finding."""
+    return Number(name=name, value=value, unit=unit, formula=formula, limit=limit)
+
+
+def percent(name: str, value: float, formula: str, *, limit: float | None = None) -> Number:
+    """Return a measured percentage for a finding."""
+    return number(name, value, formula, unit="percent", limit=limit)
+
+
+def make_finding(
     rule: str,
     evidence: Evidence,
-    span: Span | None,
+    span: EvidenceSpan | None,
     text: str,
     *,
     numbers: Sequence[Number],
@@ -77,5 +87,5 @@ def found(
         numbers=tuple(number for number in numbers if math.isfinite(number.value)),  # JSON has no NaN.
         refuted_by=refuted_by,
         change=change,
-        note=" ".join(each for each in notes if each),
+        note=" ".join(note for note in notes if note),
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from toolkit.diagnosis import usage
 from toolkit.diagnosis.evidence import Evidence
-from toolkit.diagnosis.rule import Configuration, Parameters
+from toolkit.diagnosis.rule import Configuration, RuleParameters
 from toolkit.series.finding import Finding
 
 # The resources of OverallSystemUsage by the names that the Debugger's report shows, and the columns of each.
@@ -30,17 +30,19 @@ def documents(
 ) -> dict[str, dict[str, Any]]:
     """Return the document of each of the Debugger's rules among *configurations*, by file name (CPUBottleneck.json)."""
     return {
-        f"{each.rule.name}.json": _document(each, hosts, [found for found in findings if found.rule == each.rule.name])
-        for each in configurations
-        if each.rule.group == "profiler"
+        f"{configuration.rule.name}.json": _document(
+            configuration, hosts, [finding for finding in findings if finding.rule == configuration.rule.name]
+        )
+        for configuration in configurations
+        if configuration.rule.group == "profiler"
     }
 
 
-def _document(asked: Configuration, hosts: Sequence[Evidence], findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(configuration: Configuration, hosts: Sequence[Evidence], findings: Sequence[Finding]) -> dict[str, Any]:
     details: dict[str, Any]
-    if asked.rule.name == "OverallSystemUsage":
+    if configuration.rule.name == "OverallSystemUsage":
         details = {evidence.host: _system(evidence) for evidence in hosts}
-    elif asked.rule.name == "OverallFrameworkMetrics":
+    elif configuration.rule.name == "OverallFrameworkMetrics":
         details = {evidence.host: _framework(evidence) for evidence in hosts}
     else:
         details = {}
@@ -50,12 +52,12 @@ def _document(asked: Configuration, hosts: Sequence[Evidence], findings: Sequenc
         "RuleTriggered": len(findings),
         "Violations": len(findings),
         "Datapoints": sum(round((evidence.end_s - evidence.start_s) / evidence.interval_s) for evidence in hosts),
-        "RuleParameters": _parameters(asked.parameters),
+        "RuleParameters": _parameters(configuration.parameters),
         "Details": details,
     }
 
 
-def _parameters(parameters: Parameters) -> str:
+def _parameters(parameters: RuleParameters) -> str:
     """Return "threshold:50\\ngpu_threshold:10": a parameter a line."""
     values = msgspec.structs.asdict(parameters)
     return "\n".join(f"{name}:{value}" for name, value in values.items() if name != "scan_interval_us")
@@ -73,26 +75,39 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _system(evidence: Evidence) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in usage.system_usage(evidence):
+    columns_by_resource: dict[str, Any] = {}
+    for column_usage in usage.system_usage(evidence):
         for name, columns in _RESOURCES.items():
-            if each.name in columns:
-                found.setdefault(name, {})[each.name.split("/")[2]] = _distribution(each)
+            if column_usage.name in columns:
+                columns_by_resource.setdefault(name, {})[column_usage.name.split("/")[2]] = _distribution(column_usage)
         for name, metric in _OF_GPUS.items():
-            if each.name.startswith("gpu/") and each.name.endswith(f"/{metric}"):
-                found.setdefault(name, {})[f"gpu{each.name.split('/')[1]}"] = _distribution(each)
-    return found
+            if column_usage.name.startswith("gpu/") and column_usage.name.endswith(f"/{metric}"):
+                columns_by_resource.setdefault(name, {})[f"gpu{column_usage.name.split('/')[1]}"] = _distribution(
+                    column_usage
+                )
+    return columns_by_resource
 
 
 def _framework(evidence: Evidence) -> dict[str, Any]:
-    found = {each.name: each for each in usage.framework_metrics(evidence)}
-    whole = found["step"].total if "step" in found else sum(each.total for each in found.values())
+    usages = {phase_usage.name: phase_usage for phase_usage in usage.framework_metrics(evidence)}
+    total_s = usages["step"].total if "step" in usages else sum(phase_usage.total for phase_usage in usages.values())
     return {
-        name: {**_distribution(each), "count": each.count, "total_s": each.total, "share": 100 * each.total / whole}
-        for name, each in found.items()
-        if whole
+        name: {
+            **_distribution(phase_usage),
+            "count": phase_usage.count,
+            "total_s": phase_usage.total,
+            "share": 100 * phase_usage.total / total_s,
+        }
+        for name, phase_usage in usages.items()
+        if total_s
     }
 
 
-def _distribution(each: usage.Usage) -> dict[str, float]:
-    return {"max": each.max, "p99": each.p99, "p95": each.p95, "p50": each.p50, "min": each.min}
+def _distribution(distribution: usage.Usage) -> dict[str, float]:
+    return {
+        "max": distribution.max,
+        "p99": distribution.p99,
+        "p95": distribution.p95,
+        "p50": distribution.p50,
+        "min": distribution.min,
+    }

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from toolkit.diagnosis.evidence import Evidence, Steps, Values
+from toolkit.diagnosis.evidence import Evidence, StepColumns, Values
 from toolkit.diagnosis.numbers import mean, median
-from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
+from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
 from toolkit.diagnosis.span import scaled_steps
 from toolkit.diagnosis.step_rules import WARM_UP
 from toolkit.job.rank_work import RankWork
-from toolkit.series.finding import Finding, Number
+from toolkit.series.finding import Finding
 
 FEWEST_STEPS = 5
 # So many steps the slow rank of a finding and a healthy one trace.
@@ -19,7 +19,7 @@ TRACED_STEPS = 5
 HEALTHY = "healthy rank"
 
 
-class SlowRank(Parameters, frozen=True, kw_only=True):
+class SlowRank(RuleParameters, frozen=True, kw_only=True):
     """`factor`: times the median of the peers; `share`: what the excess costs, in percent of a step; `patience` in
     steps."""
 
@@ -28,7 +28,7 @@ class SlowRank(Parameters, frozen=True, kw_only=True):
     patience: Positive = 20
 
 
-def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -> Iterator[Finding]:
+def slow_rank(evidence: Evidence, parameters: SlowRank, user_set: frozenset[str]) -> Iterator[Finding]:
     """One rank's own work takes `factor` times as long as the median of the others', on this and on other hosts.
 
     Own work is loading, forward, the own part of backward, optimizer and saving: a collective at the end of backward
@@ -36,7 +36,9 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
     """
     counts = [len(steps.end_s) - WARM_UP for steps in evidence.steps.values()]
     shortest = min((*counts, *(work.steps for work in evidence.elsewhere.values())), default=0)
-    needed, note = scaled_steps(evidence, parameters.patience, shortest, given="patience" in given, fewest=FEWEST_STEPS)
+    needed, note = scaled_steps(
+        evidence, parameters.patience, shortest, is_user_set="patience" in user_set, fewest=FEWEST_STEPS
+    )
     if len(evidence.steps.keys() | evidence.elsewhere.keys()) < 2 or shortest < needed:
         return
     works = {**evidence.elsewhere, **own_work(evidence, shortest)}
@@ -47,10 +49,14 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
     if not slow.own_s >= parameters.factor * usual_s or not excess >= parameters.share:
         return
     # Traces that were taken while the job ran are of the rank that was the healthy one then.
-    told = evidence.compared.get(slow.rank)
-    healthy = works[told if told in peers else min(peers, key=lambda rank: abs(peers[rank] - usual_s))]
-    part, field = max(_PARTS.items(), key=lambda each: getattr(slow, each[1]) - getattr(healthy, each[1]))
-    finding = found(
+    compared_rank = evidence.compared.get(slow.rank)
+    healthy = works[
+        compared_rank if compared_rank in peers else min(peers, key=lambda rank: abs(peers[rank] - usual_s))
+    ]
+    part, field = max(
+        _PARTS.items(), key=lambda part_field: getattr(slow, part_field[1]) - getattr(healthy, part_field[1])
+    )
+    finding = make_finding(
         "SlowRank",
         evidence,
         None,
@@ -62,22 +68,16 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
         start_s=slow.start_s,
         end_s=slow.end_s,
         numbers=(
-            Number(
-                name="own work",
-                value=slow.own_s,
+            number(
+                "own work",
+                slow.own_s,
+                f"mean of loading + forward + own backward + optimizer + saving over {slow.steps} steps",
                 unit="s",
-                formula=f"mean of loading + forward + own backward + optimizer + saving over {slow.steps} steps",
                 limit=parameters.factor * usual_s,
             ),
-            Number(name="peers' own work", value=usual_s, unit="s", formula="median over the other ranks"),
-            Number(
-                name="excess",
-                value=excess,
-                unit="percent",
-                formula="(own work - peers' own work) / step",
-                limit=parameters.share,
-            ),
-            Number(name=HEALTHY, value=healthy.rank, formula="a peer near the median"),
+            number("peers' own work", usual_s, "median over the other ranks", unit="s"),
+            percent("excess", excess, "(own work - peers' own work) / step", limit=parameters.share),
+            number(HEALTHY, healthy.rank, "a peer near the median"),
         ),
         refuted_by="Steps of the other ranks that are shorter, too: then they do not wait for this one.",
         change=f"Compare the traces of rank {slow.rank} and rank {healthy.rank}; look at the CPU, the disk and the"
@@ -117,7 +117,7 @@ _PARTS = {
 }
 
 
-def _work(host: str, rank: int, steps: Steps, last: int) -> RankWork:
+def _work(host: str, rank: int, steps: StepColumns, last: int) -> RankWork:
     return RankWork(
         host=host,
         rank=rank,

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.numbers import deviation, mean, median
-from toolkit.diagnosis.phases import Phase, phases
-from toolkit.diagnosis.rule import Above, Parameters, Positive, found
+from toolkit.diagnosis.phases import StepPhase, phases
+from toolkit.diagnosis.rule import Above, Positive, RuleParameters, make_finding, number
 from toolkit.diagnosis.span import scaled_steps
-from toolkit.series.finding import Finding, Number
+from toolkit.series.finding import Finding
 
 # Outliers that cost less than this share of the time are not worth a finding: of many steps, some are always far out.
 LEAST_COST = 0.05
@@ -24,7 +24,7 @@ FEW_STEPS = 12
 LEAST_SWING = 0.05
 
 
-class StepOutlier(Parameters, frozen=True, kw_only=True):
+class StepOutlier(RuleParameters, frozen=True, kw_only=True):
     """`stddev`: standard deviations; `mode`: taken for the SDK's sake, all steps are training steps. Defaults of
     smdebug-rulesconfig 1.0.1."""
 
@@ -33,22 +33,22 @@ class StepOutlier(Parameters, frozen=True, kw_only=True):
     n_outliers: Positive = 10
 
 
-class StepAlternation(Parameters, frozen=True, kw_only=True):
+class StepAlternation(RuleParameters, frozen=True, kw_only=True):
     """`ratio`: how many times the slow steps take longer than the fast ones; `patience` in steps."""
 
     ratio: Above = 1.5
     patience: Positive = 20
 
 
-class MaxInitializationTime(Parameters, frozen=True, kw_only=True):
+class MaxInitializationTime(RuleParameters, frozen=True, kw_only=True):
     """`threshold` in minutes. Default of smdebug-rulesconfig 1.0.1."""
 
     threshold: Above = 20
 
 
-def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[str]) -> Iterator[Finding]:
+def step_outlier(evidence: Evidence, parameters: StepOutlier, user_set: frozenset[str]) -> Iterator[Finding]:
     """More than `n_outliers` steps of a rank take longer than the mean and `stddev` standard deviations."""
-    worst: tuple[float, Phase, list[float], float, int] | None = None
+    worst: tuple[float, StepPhase, list[float], float, int] | None = None
     for phase in phases(evidence, ("step",)):
         seconds = _without_checkpoints(evidence, phase)[WARM_UP:]
         if len(seconds) < FEWEST_STEPS:
@@ -56,7 +56,7 @@ def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[s
         limit = mean(seconds) + parameters.stddev * deviation(seconds)
         outliers = [value for value in seconds if value > limit]
         allowed = parameters.n_outliers
-        if "n_outliers" not in given and evidence.ended:
+        if "n_outliers" not in user_set and evidence.is_over:
             allowed = min(allowed, max(3, len(seconds) // 20))
         cost_s = sum(outliers) - len(outliers) * median(seconds)
         if len(outliers) > allowed and cost_s > LEAST_COST * sum(seconds) and (worst is None or cost_s > worst[0]):
@@ -68,7 +68,7 @@ def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[s
         "" if allowed == parameters.n_outliers else f"n_outliers was scaled from {parameters.n_outliers} to {allowed}."
     )
     of_rank = "" if phase.rank is None else f" of rank {phase.rank}"
-    yield found(
+    yield make_finding(
         "StepOutlier",
         evidence,
         None,
@@ -78,19 +78,19 @@ def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[s
         start_s=phase.times_s[0],
         end_s=phase.times_s[-1],
         numbers=(
-            Number(
-                name="outliers",
-                value=len(outliers),
+            number(
+                "outliers",
+                len(outliers),
+                f"steps longer than mean + {parameters.stddev:g} standard deviations",
                 unit="steps",
-                formula=f"steps longer than mean + {parameters.stddev:g} standard deviations",
                 limit=allowed,
             ),
-            Number(name="limit", value=limit, unit="s", formula="mean + stddev x standard deviation"),
-            Number(
-                name="cost",
-                value=cost_s,
+            number("limit", limit, "mean + stddev x standard deviation", unit="s"),
+            number(
+                "cost",
+                cost_s,
+                "time of the outliers less as many median steps",
                 unit="s",
-                formula="time of the outliers less as many median steps",
                 limit=LEAST_COST * sum(phase.seconds),
             ),
         ),
@@ -100,13 +100,13 @@ def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[s
     )
 
 
-def step_alternation(evidence: Evidence, parameters: StepAlternation, given: frozenset[str]) -> Iterator[Finding]:
+def step_alternation(evidence: Evidence, parameters: StepAlternation, user_set: frozenset[str]) -> Iterator[Finding]:
     """Steps, or one phase of them, are long and short in turn, with a period of two to four steps."""
-    best: tuple[float, Phase, int, list[float], str] | None = None
+    best: tuple[float, StepPhase, int, list[float], str] | None = None
     for phase in phases(evidence):
         seconds = phase.seconds if len(phase.seconds) < 2 * FEWEST_STEPS else phase.seconds[WARM_UP:]
         needed, note = scaled_steps(
-            evidence, parameters.patience, len(seconds), given="patience" in given, fewest=FEWEST_STEPS + 1
+            evidence, parameters.patience, len(seconds), is_user_set="patience" in user_set, fewest=FEWEST_STEPS + 1
         )
         if len(seconds) < needed:
             continue
@@ -123,7 +123,7 @@ def step_alternation(evidence: Evidence, parameters: StepAlternation, given: fro
     ratio = max(medians) / min(medians)
     turns = " / ".join(f"{value:.3g}" for value in medians)
     lost_s = mean(medians) - min(medians)
-    yield found(
+    yield make_finding(
         "StepAlternation",
         evidence,
         None,
@@ -133,17 +133,17 @@ def step_alternation(evidence: Evidence, parameters: StepAlternation, given: fro
         start_s=phase.times_s[0],
         end_s=phase.times_s[-1],
         numbers=(
-            Number(
-                name="ratio",
-                value=ratio,
-                formula=f"longest / shortest of the {period} medians by step number modulo {period}",
+            number(
+                "ratio",
+                ratio,
+                f"longest / shortest of the {period} medians by step number modulo {period}",
                 limit=parameters.ratio,
             ),
             *(
-                Number(name=f"median {place + 1} of {period}", value=value, unit="s", formula="median")
+                number(f"median {place + 1} of {period}", value, "median", unit="s")
                 for place, value in enumerate(medians)
             ),
-            Number(name="lost a step", value=lost_s, unit="s", formula="mean of the medians - the shortest"),
+            number("lost a step", lost_s, "mean of the medians - the shortest", unit="s"),
         ),
         refuted_by="Work that is meant to differ: gradient accumulation, a second optimizer, logging every other step.",
         change="Look at the CPU's cores while a long step runs: a thread that prepares data or waits in turn does this"
@@ -163,7 +163,7 @@ def max_initialization_time(
     took_s = min(ends) - evidence.start_s
     if took_s <= parameters.threshold * 60:
         return
-    yield found(
+    yield make_finding(
         "MaxInitializationTime",
         evidence,
         None,
@@ -171,11 +171,11 @@ def max_initialization_time(
         subject="start",
         end_s=min(ends),
         numbers=(
-            Number(
-                name="initialization",
-                value=took_s / 60,
+            number(
+                "initialization",
+                took_s / 60,
+                "end of the first step - start of the ranks",
                 unit="min",
-                formula="end of the first step - start of the ranks",
                 limit=parameters.threshold,
             ),
         ),
@@ -191,7 +191,7 @@ def _step_s(evidence: Evidence, rank: int | None) -> float:
     return means.get("step") or sum(means.values())
 
 
-def _without_checkpoints(evidence: Evidence, phase: Phase) -> list[float]:
+def _without_checkpoints(evidence: Evidence, phase: StepPhase) -> list[float]:
     """Return the seconds of each step less what it spent saving a checkpoint."""
     steps = evidence.steps.get(phase.rank) if phase.rank is not None else None
     if steps is None or len(steps.checkpoint_s) != len(phase.seconds):

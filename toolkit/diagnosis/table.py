@@ -1,15 +1,17 @@
 """All rules, one row each. A rule is a function in one file and its row here."""
 
 from toolkit.diagnosis import bottleneck, gpu, host, loader, loss, slow_rank, step_rules, usage
-from toolkit.diagnosis.rule import Group, Look, Parameters, Rule
+from toolkit.diagnosis.rule import DiagnosisRule, Group, RuleFunction, RuleParameters
 
 
-def _row(group: Group, name: str, parameters: type[Parameters], look: Look, *, default: bool = True) -> Rule:
-    return Rule(name=name, group=group, parameters=parameters, look=look, default=default)
+def _row(
+    group: Group, name: str, parameters: type[RuleParameters], find: RuleFunction, *, default: bool = True
+) -> DiagnosisRule:
+    return DiagnosisRule(name=name, group=group, parameters=parameters, find=find, default=default)
 
 
 # `default=False`: only where the job names the rule, since what it calls a fault a healthy job may do.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[DiagnosisRule, ...] = (
     _row("profiler", "BatchSize", gpu.BatchSize, gpu.batch_size),
     _row("profiler", "CPUBottleneck", bottleneck.CPUBottleneck, bottleneck.cpu_bottleneck),
     _row("profiler", "Dataloader", loader.Dataloader, loader.dataloader),
@@ -18,8 +20,8 @@ RULES: tuple[Rule, ...] = (
     _row("profiler", "LoadBalancing", gpu.LoadBalancing, gpu.load_balancing),
     _row("profiler", "LowGPUUtilization", gpu.LowGPUUtilization, gpu.low_gpu_utilization),
     _row("profiler", "MaxInitializationTime", step_rules.MaxInitializationTime, step_rules.max_initialization_time),
-    _row("profiler", "OverallSystemUsage", Parameters, usage.nothing),
-    _row("profiler", "OverallFrameworkMetrics", Parameters, usage.nothing),
+    _row("profiler", "OverallSystemUsage", RuleParameters, usage.find_nothing),
+    _row("profiler", "OverallFrameworkMetrics", RuleParameters, usage.find_nothing),
     _row("profiler", "StepOutlier", step_rules.StepOutlier, step_rules.step_outlier),
     _row("toolkit", "BusyCore", bottleneck.BusyCore, bottleneck.busy_core),
     _row("toolkit", "CPUThrottling", host.CPUThrottling, host.cpu_throttling),

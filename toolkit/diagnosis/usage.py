@@ -34,17 +34,17 @@ class Usage(Record, frozen=True, kw_only=True):
     count: int
 
 
-def nothing(_evidence: Evidence, _parameters: Any, _given: frozenset[str]) -> Iterator[Finding]:
+def find_nothing(_evidence: Evidence, _parameters: Any, _given: frozenset[str]) -> Iterator[Finding]:
     """Find nothing: these rules measure, and never trigger (as in smdebug-rulesconfig 1.0.1)."""
     return iter(())
 
 
 def system_usage(evidence: Evidence) -> list[Usage]:
     """Return how much of each resource was used, of GPUs by number."""
-    named = {name: evidence.column(name) for name in _RESOURCES}
+    columns = {name: evidence.column(name) for name in _RESOURCES}
     for metric in _OF_GPUS:
-        named.update({f"gpu/{name}/{metric}": values for name, values in evidence.columns("gpu", metric).items()})
-    return [_usage(name, measured(values)) for name, values in named.items() if measured(values)]
+        columns.update({f"gpu/{name}/{metric}": values for name, values in evidence.columns("gpu", metric).items()})
+    return [_usage(name, measured(values)) for name, values in columns.items() if measured(values)]
 
 
 def framework_metrics(evidence: Evidence) -> list[Usage]:

@@ -5,7 +5,7 @@ from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from toolkit.diagnosis.evidence import BUSIEST, Evidence, Machine, Readings, Steps, Values
+from toolkit.diagnosis.evidence import BUSIEST, Evidence, MachineFacts, Readings, StepColumns, Values
 from toolkit.job.rank_work import RankWork
 
 # As many samples, steps of a rank and values of a metric are kept: of samples, at most one a second.
@@ -15,14 +15,14 @@ STEPS = 400
 READINGS = 600
 METRICS = 64
 OF_CORES = ("used_percent", "iowait_percent")
-_STEP_FIELDS = Steps.__struct_fields__
+_STEP_FIELDS = StepColumns.__struct_fields__
 
 
-class Window:
+class EvidenceWindow:
     """Keeps the newest samples, steps and metrics of one host. 1 kB a sample with 250 columns."""
 
     def __init__(
-        self, columns: Sequence[str], *, host: str, start_s: float, interval_s: float, machine: Machine
+        self, columns: Sequence[str], *, host: str, start_s: float, interval_s: float, machine: MachineFacts
     ) -> None:
         """*columns*: the names of the values that `sample` gets, for now. *start_s*: the ranks' start."""
         self.host = host
@@ -75,8 +75,8 @@ class Window:
     ) -> None:
         """Add a step of *rank*, its newest. None: not measured."""
         row = (step, end_s, step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s)
-        kept = self._steps.setdefault(rank, deque(maxlen=STEPS))
-        kept.append(array("d", (math.nan if value is None else value for value in row)))
+        rows = self._steps.setdefault(rank, deque(maxlen=STEPS))
+        rows.append(array("d", (math.nan if value is None else value for value in row)))
 
     def metric(self, name: str, value: float, time_s: float, rank: int | None = None, step: int | None = None) -> None:
         """Add a value of metric *name*; of more than METRICS names only the first are kept."""
@@ -85,13 +85,13 @@ class Window:
         of_rank = self._metrics.setdefault(name, {}).setdefault(rank, deque(maxlen=READINGS))
         of_rank.append((time_s, value, math.nan if step is None else step))
 
-    def evidence(self, now_s: float, *, ended: bool = False) -> Evidence:
+    def evidence(self, now_s: float, *, is_over: bool = False) -> Evidence:
         """Return what is kept, as of *now_s*."""
         return Evidence(
             host=self.host,
             start_s=self.start_s,
             end_s=now_s,
-            ended=ended,
+            is_over=is_over,
             interval_s=self.interval_s,
             machine=self.machine,
             times_s=list(self._times),
@@ -112,8 +112,8 @@ def _is_core(name: str, metric: str) -> bool:
     return name.startswith("cpu/core") and name.endswith(metric)
 
 
-def _steps(rows: "deque[array[float]]") -> Steps:
-    return Steps(**{name: [row[index] for row in rows] for index, name in enumerate(_STEP_FIELDS)})
+def _steps(rows: "deque[array[float]]") -> StepColumns:
+    return StepColumns(**{name: [row[index] for row in rows] for index, name in enumerate(_STEP_FIELDS)})
 
 
 def _readings(rows: deque[tuple[float, float, float]]) -> Readings:

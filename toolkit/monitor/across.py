@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.diagnosis.exchange import Newest, write
-from toolkit.diagnosis.live import waits_s
+from toolkit.diagnosis.live import next_look_in_s
 from toolkit.job.rank_work import OTHERS, OWN, OthersWork, OwnWork, RankWork, TraceAsked
 
 
@@ -27,7 +27,7 @@ class Across:
         """True if the own work is to be written again: as rarely as a rule looks."""
         if now_s < self._due_s:
             return False
-        self._due_s = now_s + waits_s(now_s - self._start_s)
+        self._due_s = now_s + next_look_in_s(now_s - self._start_s)
         return True
 
     def own(self, works: Mapping[int, RankWork]) -> None:

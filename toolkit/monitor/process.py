@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit import machine as host
 from toolkit.diagnosis import slow_rank
-from toolkit.diagnosis.evidence import Machine
+from toolkit.diagnosis.evidence import MachineFacts
 from toolkit.errors import ContractError
 from toolkit.job.monitor_config import MonitorConfig
 from toolkit.metrics.tail import SampleReader
@@ -70,7 +70,7 @@ class Process:
         sources += [] if self._gpus is None else [self._gpus]
         self._sampler = Sampler([*sources, self._ranks], self._cost)
         self._start_s = now_s + self._offset_s
-        self._machine = Machine(cores=config.cores, memory_limit_bytes=host.memory_bytes(Path("/")) or None)
+        self._machine = MachineFacts(cores=config.cores, memory_limit_bytes=host.memory_bytes(Path("/")) or None)
         self._outputs: Outputs | None = None
         self._rules: Rules | None = None
         self._across = None if config.compares == "host" else Across(config.ranks.parent, self._start_s)
@@ -147,7 +147,7 @@ class Process:
         except ContractError as error:
             self._note(f"no rules are applied: {error}")
 
-    def _drain(self, now_s: float, *, ended: bool = False) -> None:
+    def _drain(self, now_s: float, *, is_over: bool = False) -> None:
         """Do what is due once a second: steps, metrics and rules."""
         outputs = self._outputs
         assert outputs is not None
@@ -162,9 +162,9 @@ class Process:
         self._rules.steps(new)
         self._rules.metrics(tuple(self._metrics.new()))
         self._exchange(self._rules, now_s + self._offset_s)
-        for finding in self._rules.look(now_s + self._offset_s, ended=ended):
+        for finding in self._rules.run_due(now_s + self._offset_s, is_over=is_over):
             outputs.finding(msgspec.structs.replace(finding, attempt=self._config.attempt - 1))
-            if not ended:
+            if not is_over:
                 self._trace(finding)
 
     def _exchange(self, rules: Rules, time_s: float) -> None:
@@ -199,7 +199,7 @@ class Process:
         if abs(offset_s - last_s) > CLOCK_STEP_S and len(self._clock_steps) < 100:
             self._clock_steps = (*self._clock_steps, (now_s + self._offset_s, offset_s))
 
-    def _write_about(self, *, ended: bool = False) -> None:
+    def _write_about(self, *, is_over: bool = False) -> None:
         if self._outputs is None:
             return
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -208,7 +208,7 @@ class Process:
             machine.About(
                 host=self._config.host,
                 start_s=self._start_s,
-                end_s=now_s + self._offset_s if ended else None,
+                end_s=now_s + self._offset_s if is_over else None,
                 interval_s=self._config.monitor.interval_s,
                 attempt=self._config.attempt,
                 machine=machine.Measured(
@@ -236,8 +236,8 @@ class Process:
     def _end(self) -> None:
         """Take the last sample, look once more, and write what is held."""
         self._sample(time.monotonic())
-        self._drain(time.monotonic(), ended=True)
-        self._write_about(ended=True)
+        self._drain(time.monotonic(), is_over=True)
+        self._write_about(is_over=True)
         assert self._outputs is not None
         self._outputs.close()
         self._steps.close()

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit.diagnosis import configuration, slow_rank
-from toolkit.diagnosis.evidence import Machine
+from toolkit.diagnosis.evidence import MachineFacts
 from toolkit.diagnosis.job import ACROSS_HOSTS
-from toolkit.diagnosis.live import Live
-from toolkit.diagnosis.window import Window
+from toolkit.diagnosis.live import LiveDiagnosis
+from toolkit.diagnosis.window import EvidenceWindow
 from toolkit.job.rank_work import RankWork
 from toolkit.metrics.sample import Sample
 from toolkit.series.column import Column
@@ -26,7 +26,7 @@ class Rules:
         host: str,
         start_s: float,
         interval_s: float,
-        machine: Machine,
+        machine: MachineFacts,
         note: Callable[[str], None],
         compares_ranks: bool = True,
     ) -> None:
@@ -40,9 +40,9 @@ class Rules:
             note(each)
         self._columns = tuple(columns)
         names = [column.name for column in columns]
-        self._window = Window(names, host=host, start_s=start_s, interval_s=interval_s, machine=machine)
+        self._window = EvidenceWindow(names, host=host, start_s=start_s, interval_s=interval_s, machine=machine)
         here = [each for each in asked.configurations if compares_ranks or each.rule.name not in ACROSS_HOSTS]
-        self._live = Live(self._window, here)
+        self._live = LiveDiagnosis(self._window, here)
 
     def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
         """Add a sample."""
@@ -80,6 +80,6 @@ class Rules:
         """Take the own work of the ranks of other hosts."""
         self._window.elsewhere = works
 
-    def look(self, now_s: float, *, ended: bool = False) -> list[Finding]:
+    def run_due(self, now_s: float, *, is_over: bool = False) -> list[Finding]:
         """Return what is new at *now_s*, since the epoch."""
-        return self._live.look(now_s, ended=ended)
+        return self._live.run_due(now_s, is_over=is_over)

@@ -25,15 +25,25 @@ from toolkit.records import Record
 from toolkit.storage import manifest as manifests
 from toolkit.storage import retention
 from toolkit.storage.download import Note
-from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.manifest import Manifest, StoredFile
 from toolkit.storage.open_entries import OpenEntries
-from toolkit.storage.restore import all_of
-from toolkit.storage.retention import Decision, End
-from toolkit.storage.scan import Entry, Found, Scan, look, pointed_to, read, reason, scan, top_of
-from toolkit.storage.still import Still
-from toolkit.storage.store import PIECE_BYTES, Object, Store
+from toolkit.storage.restore import read_manifests
+from toolkit.storage.retention import End, RetentionDecision
+from toolkit.storage.scan import (
+    FileState,
+    FolderEntry,
+    FolderScan,
+    describe,
+    entry_of,
+    file_state,
+    pointer_names,
+    read,
+    scan,
+)
+from toolkit.storage.still import StableSince
+from toolkit.storage.store import PIECE_BYTES, StorageClient, StoredObject
 from toolkit.storage.uri import Uri
-from toolkit.storage.work import ordered
+from toolkit.storage.work import run_ordered
 
 SETTLE_S = 5.0
 # Of a version that lacks files which storage's version has: it may be half removed, or half written anew.
@@ -45,7 +55,7 @@ FOLDER = "."
 CHANGED = "it changed while it was uploaded"
 
 
-class _Sent(Record, frozen=True, kw_only=True):
+class _SentPart(Record, frozen=True, kw_only=True):
     """A part of `path` that was uploaded, or why it was not."""
 
     path: str
@@ -75,7 +85,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        store: Store,
+        store: StorageClient,
         root: Uri,
         folder: Path,
         *,
@@ -90,264 +100,268 @@ class Checkpoints:
         self._place = manifests.folder(root, rank)
         self._began_s = began_s
         self._open_entries = OpenEntries(folder, open_file)
-        self._manifest = self._found()
-        of_hosts = all_of(store, root)
+        self._manifest = self._find_manifest()
+        of_hosts = read_manifests(store, root)
         self._last = of_hosts.pop(rank, Manifest(host=host, written_s=0.0))
         self._before: set[str] = set()
         self._others = {path: file for manifest in of_hosts.values() for path, file in manifest.files.items()}
         prefix = self._place.below("parts").key
-        found = {each.key.rpartition("/")[2]: each for each in store.list(prefix)}
-        self._known = {part: each.size_bytes for part, each in found.items()}
-        self._foreign = {part: each.changed_ns / 1e9 for part, each in found.items() if part not in self._last.parts}
+        parts = {part.key.rpartition("/")[2]: part for part in store.list(prefix)}
+        self._known = {digest: stored.size_bytes for digest, stored in parts.items()}
+        self._foreign = {
+            digest: stored.changed_ns / 1e9 for digest, stored in parts.items() if digest not in self._last.parts
+        }
         self._broken = frozenset(path for path, file in self._last.files.items() if not self._is_whole(file))
-        self._still = Still(steady_s)
+        self._still = StableSince(steady_s)
         self._waits_since_s: float | None = None
         self._unreadable_since_s: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
 
-    def look(self, now_s: float) -> bool:
+    def upload_settled(self, now_s: float) -> bool:
         """Upload what has changed and settled; return True if a manifest was written. *now_s*: since the epoch."""
-        own = self._scan()
+        scan = self._scan()
         self._unreadable_since_s = {
             name: min(self._unreadable_since_s.get(name, now_s), now_s) for name in self.unreadable
         }
-        if self._is_all_stored(own) or not self._changes(own, self._decide(own, frozenset(), "open")):
+        if self._is_all_stored(scan) or not self._changes(scan, self._decide(scan, frozenset(), "open")):
             self._waits_since_s = None
             return False
         try:
-            written = self._open_entries.look()
+            written = self._open_entries.update()
         except OSError as error:
-            self.unreadable = {FOLDER: f"{reason(error)}; so it is not known which files are being written"}
+            self.unreadable = {FOLDER: f"{describe(error)}; so it is not known which files are being written"}
             return False
-        self._still.look(own.entries)
-        unsettled = written | self._changed_since(own, now_s)
+        self._still.update(scan.entries)
+        unsettled = written | self._changed_since(scan, now_s)
         if unsettled or any(now_s - since_s < PATIENCE_S for since_s in self._unreadable_since_s.values()):
             self._waits_since_s = min(self._waits_since_s or now_s, now_s)  # The clock may be set back.
             if now_s - self._waits_since_s < PATIENCE_S:
                 return False
         self._waits_since_s = None
-        return self._upload(own, unsettled, "open")
+        return self._upload(scan, unsettled, "open")
 
     def finish(self, *, clean: bool, ended_s: float) -> bool:
         """Upload what has changed when the script has ended, at *ended_s*; return True if a manifest was written.
 
         Unless it ended *clean*, entries that it may have been writing at its end keep their last version.
         """
-        own = self._scan()
+        scan = self._scan()
         unsettled: Set[str] = frozenset()
         if not clean:
-            unsettled = self._changed_since(own, ended_s) | self._open_entries.at_the_end(own.entries.keys())
-        return self._upload(own, unsettled, "clean" if clean else "broken")
+            unsettled = self._changed_since(scan, ended_s) | self._open_entries.at_the_end(scan.entries.keys())
+        return self._upload(scan, unsettled, "clean" if clean else "broken")
 
     def left_out(self) -> dict[str, str]:
         """Return the entries whose newest content `finish` did not bring into storage, and why: "" where they may be
         half written."""
         return dict(self._left_out)
 
-    def _scan(self) -> Scan:
+    def _scan(self) -> FolderScan:
         """Return the entries of the folder with the files that are this host's own."""
-        seen = scan(self._folder)
-        self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
+        folder_scan = scan(self._folder)
+        self.unreadable = folder_scan.unreadable | ({FOLDER: folder_scan.fault} if folder_scan.fault else {})
         entries = {
-            name: Entry(files=files, changed_s=entry.changed_s)
-            for name, entry in seen.entries.items()
-            if (files := {path: found for path, found in entry.files.items() if self._is_own(path, found)})
+            name: FolderEntry(files=files, changed_s=entry.changed_s)
+            for name, entry in folder_scan.entries.items()
+            if (files := {path: state for path, state in entry.files.items() if self._is_own(path, state)})
         }
-        return msgspec.structs.replace(seen, entries=entries)
+        return msgspec.structs.replace(folder_scan, entries=entries)
 
-    def _is_own(self, path: str, found: Found) -> bool:
+    def _is_own(self, path: str, state: FileState) -> bool:
         if path in self._last.files or path not in self._others:
             return True
-        return retention.as_found(self._others[path]) != found
+        return retention.file_state_of(self._others[path]) != state
 
-    def _changed_since(self, own: Scan, now_s: float) -> frozenset[str]:
+    def _changed_since(self, scan: FolderScan, now_s: float) -> frozenset[str]:
         """Return the entries that have not been quiet for long enough at *now_s*."""
         stored = retention.by_entry(self._last.files)
 
-        def is_settled(name: str, entry: Entry) -> bool:
+        def is_settled(name: str, entry: FolderEntry) -> bool:
             settle_s = LESSER_SETTLE_S if retention.is_lesser(entry, stored.get(name, {})) else SETTLE_S
-            return entry.changed_s <= now_s - settle_s or self._still.is_so(name, settle_s)
+            return entry.changed_s <= now_s - settle_s or self._still.is_unchanged(name, settle_s)
 
-        return frozenset(name for name, entry in own.entries.items() if not is_settled(name, entry))
+        return frozenset(name for name, entry in scan.entries.items() if not is_settled(name, entry))
 
-    def _decide(self, own: Scan, unsettled: Set[str], end: End) -> Decision:
-        pointers, own = self._pointers(own)
-        return retention.decide(self._last, own, unsettled, pointers=pointers, end=end, began_s=self._began_s)
+    def _decide(self, scan: FolderScan, unsettled: Set[str], end: End) -> RetentionDecision:
+        pointers, scan = self._pointers(scan)
+        return retention.decide(self._last, scan, unsettled, pointers=pointers, end=end, began_s=self._began_s)
 
-    def _pointers(self, own: Scan) -> tuple[dict[str, tuple[str, ...]], Scan]:
-        """Return the names in what new links and small files at the top hold, and *own* with those that cannot be
+    def _pointers(self, scan: FolderScan) -> tuple[dict[str, tuple[str, ...]], FolderScan]:
+        """Return the names in what new links and small files at the top hold, and *scan* with those that cannot be
         read."""
         pointers: dict[str, tuple[str, ...]] = {}
-        for name, entry in own.entries.items():
-            found = entry.files.get(name)
-            if found is None or name in own.unreadable or self._is_stored(name, found):
+        for name, entry in scan.entries.items():
+            state = entry.files.get(name)
+            if state is None or name in scan.unreadable or self._is_stored(name, state):
                 continue
             try:
-                pointers[name] = pointed_to(self._folder, name, found)
+                pointers[name] = pointer_names(self._folder, name, state)
             except OSError as error:
                 if error.errno != errno.ENOENT:
-                    self._refuse(name, reason(error))
-        return pointers, msgspec.structs.replace(own, unreadable=own.unreadable | self._without_folder())
+                    self._refuse(name, describe(error))
+        return pointers, msgspec.structs.replace(scan, unreadable=scan.unreadable | self._without_folder())
 
     def _without_folder(self) -> dict[str, str]:
-        return {name: why for name, why in self.unreadable.items() if name != FOLDER}
+        return {name: reason for name, reason in self.unreadable.items() if name != FOLDER}
 
-    def _refuse(self, name: str, why: str) -> None:
-        self.unreadable.setdefault(name, why)
+    def _refuse(self, name: str, reason: str) -> None:
+        self.unreadable.setdefault(name, reason)
 
-    def _is_stored(self, path: str, found: Found) -> bool:
-        return path not in self._broken and self._is_as_last(path, found)
+    def _is_stored(self, path: str, state: FileState) -> bool:
+        return path not in self._broken and self._is_as_last(path, state)
 
-    def _is_as_last(self, path: str, found: Found) -> bool:
+    def _is_as_last(self, path: str, state: FileState) -> bool:
         file = self._last.files.get(path)
-        return file is not None and retention.as_found(file) == found
+        return file is not None and retention.file_state_of(file) == state
 
-    def _is_whole(self, file: File) -> bool:
+    def _is_whole(self, file: StoredFile) -> bool:
         """True if storage has all parts of *file*, in their length."""
         part_bytes = self._last.part_bytes
         sizes = (min(part_bytes, file.size_bytes - start) for start in range(0, file.size_bytes, part_bytes))
         return all(self._known.get(part) == size for part, size in zip(file.parts, sizes, strict=True))
 
-    def _is_all_stored(self, own: Scan) -> bool:
+    def _is_all_stored(self, scan: FolderScan) -> bool:
         """True if storage has what the folder has, and nothing else: so it is most of the time."""
-        count = sum(len(entry.files) for entry in own.entries.values())
+        count = sum(len(entry.files) for entry in scan.entries.values())
         return count == len(self._last.files) and all(
-            self._is_stored(path, found) for entry in own.entries.values() for path, found in entry.files.items()
+            self._is_stored(path, state) for entry in scan.entries.values() for path, state in entry.files.items()
         )
 
-    def _changes(self, own: Scan, decision: Decision) -> bool:
+    def _changes(self, scan: FolderScan, decision: RetentionDecision) -> bool:
         """True if *decision* gives another manifest than the last."""
-        wanted = {path: found for name in decision.taken for path, found in own.entries[name].files.items()}
-        stays = {path for path in self._last.files if top_of(path) in decision.kept}
-        return wanted.keys() | stays != self._last.files.keys() or not all(
-            self._is_stored(path, found) for path, found in wanted.items()
+        chosen = {path: state for name in decision.taken for path, state in scan.entries[name].files.items()}
+        stays = {path for path in self._last.files if entry_of(path) in decision.retained}
+        return chosen.keys() | stays != self._last.files.keys() or not all(
+            self._is_stored(path, state) for path, state in chosen.items()
         )
 
-    def _upload(self, own: Scan, unsettled: Set[str], end: End) -> bool:
-        """Make storage's version that of *own*, as `retention` decides; entries that cannot be read, or change
+    def _upload(self, scan: FolderScan, unsettled: Set[str], end: End) -> bool:
+        """Make storage's version that of *scan*, as `retention` decides; entries that cannot be read, or change
         meanwhile, keep theirs."""
         changing: set[str] = set()
-        sent: dict[str, File] = {}
+        sent: dict[str, StoredFile] = {}
         while True:
-            pointers, own = self._pointers(own)
+            pointers, scan = self._pointers(scan)
             decision = retention.decide(
-                self._last, own, unsettled | changing, pointers=pointers, end=end, began_s=self._began_s
+                self._last, scan, unsettled | changing, pointers=pointers, end=end, began_s=self._began_s
             )
-            wanted = {path: found for name in sorted(decision.taken) for path, found in own.entries[name].files.items()}
-            new = {path: found for path, found in wanted.items() if not self._is_stored(path, found)}
-            sent |= self._sent(
-                {path: found for path, found in new.items() if path not in sent}, own, pointers, changing
+            chosen = {
+                path: state for name in sorted(decision.taken) for path, state in scan.entries[name].files.items()
+            }
+            new = {path: state for path, state in chosen.items() if not self._is_stored(path, state)}
+            sent |= self._upload_files(
+                {path: state for path, state in new.items() if path not in sent}, scan, pointers, changing
             )
-            self._check(wanted, changing)
-            own = msgspec.structs.replace(own, unreadable=own.unreadable | self._without_folder())
-            if not decision.taken & (changing | own.unreadable.keys()):
+            self._note_changed(chosen, changing)
+            scan = msgspec.structs.replace(scan, unreadable=scan.unreadable | self._without_folder())
+            if not decision.taken & (changing | scan.unreadable.keys()):
                 break
-        files = {path: sent[path] if path in new else self._last.files[path] for path in wanted}
-        files |= {path: file for path, file in self._last.files.items() if top_of(path) in decision.kept}
-        self._left_out = self._held_back(own, decision, changing)
+        files = {path: sent[path] if path in new else self._last.files[path] for path in chosen}
+        files |= {path: file for path, file in self._last.files.items() if entry_of(path) in decision.retained}
+        self._left_out = self._reasons_left_out(scan, decision, changing)
         self._broken -= sent.keys()
         if files == self._last.files:
             return False
         number = self._last.number + 1
         manifest = Manifest(host=self._host, written_s=time.time(), number=number, files=dict(sorted(files.items())))
         place = self._place.below(manifests.NAME)
-        found = self._found()
-        if found != self._manifest:
-            what = "another job has written this meanwhile" if found else "somebody has removed this meanwhile"
-            hint = "Two jobs must not write to one URI at the same time: give each its own." if found else ""
-            raise OvertakenError(what, where=str(place), hint=hint)
+        current = self._find_manifest()
+        if current != self._manifest:
+            message = "another job has written this meanwhile" if current else "somebody has removed this meanwhile"
+            hint = "Two jobs must not write to one URI at the same time: give each its own." if current else ""
+            raise OvertakenError(message, where=str(place), hint=hint)
         self._store.write(place.key, manifests.document(manifest))
         self._before, self._last = self._last.parts, manifest
-        self._manifest = self._found()
-        self._collect()
+        self._manifest = self._find_manifest()
+        self._delete_unused_parts()
         return True
 
-    def _found(self) -> Object | None:
+    def _find_manifest(self) -> StoredObject | None:
         """Return the manifest as an object, None if there is none."""
         return self._store.find(self._place.below(manifests.NAME).key)
 
-    def _check(self, wanted: Mapping[str, Found], changing: set[str]) -> None:
-        """Note the entries of *wanted* that are not as they were."""
-        for path, found in wanted.items():
+    def _note_changed(self, chosen: Mapping[str, FileState], changing: set[str]) -> None:
+        """Note the entries of *chosen* that are not as they were."""
+        for path, state in chosen.items():
             try:
-                if look(self._folder / path) != found:
-                    changing.add(top_of(path))
+                if file_state(self._folder / path) != state:
+                    changing.add(entry_of(path))
             except OSError as error:
-                self._refuse(top_of(path), reason(error))
+                self._refuse(entry_of(path), describe(error))
 
-    def _held_back(self, own: Scan, decision: Decision, changing: Set[str]) -> dict[str, str]:
+    def _reasons_left_out(self, scan: FolderScan, decision: RetentionDecision, changing: Set[str]) -> dict[str, str]:
         """Return why the entries that differ from storage's version and are not taken by *decision* are left out."""
         names = {
             name
-            for name, entry in own.entries.items()
+            for name, entry in scan.entries.items()
             if name not in decision.taken and not all(self._is_stored(*file) for file in entry.files.items())
         }
-        why = dict.fromkeys(sorted(names), "") | dict.fromkeys(sorted(names & changing), CHANGED)
-        return why | self.unreadable
+        reasons = dict.fromkeys(sorted(names), "") | dict.fromkeys(sorted(names & changing), CHANGED)
+        return reasons | self.unreadable
 
-    def _sent(
-        self, new: Mapping[str, Found], own: Scan, pointers: Mapping[str, Iterable[str]], changing: set[str]
-    ) -> dict[str, File]:
+    def _upload_files(
+        self, new: Mapping[str, FileState], scan: FolderScan, pointers: Mapping[str, Iterable[str]], changing: set[str]
+    ) -> dict[str, StoredFile]:
         """Upload the files *new*, and return those that arrived whole. Entries that cannot be read are noted in
         `unreadable`, those that change in *changing*."""
         parts: dict[str, list[str]] = {path: [] for path in new}
         failed: set[str] = set()
-        for sent in ordered(self._pieces(new, failed)):
+        for sent in run_ordered(self._pieces(new, failed)):
             if sent.part:
                 parts[sent.path].append(sent.part)
                 self._note(sent.size_bytes)
                 continue
-            failed.add(top_of(sent.path))
+            failed.add(entry_of(sent.path))
             if sent.fault:
-                self._refuse(top_of(sent.path), sent.fault)
+                self._refuse(entry_of(sent.path), sent.fault)
             else:
-                changing.add(top_of(sent.path))
-        known = own.entries.keys() | own.unreadable.keys() | {top_of(path) for path in self._last.files}
+                changing.add(entry_of(sent.path))
+        entry_names = scan.entries.keys() | scan.unreadable.keys() | {entry_of(path) for path in self._last.files}
         return {
-            path: File(
-                size_bytes=found.size_bytes,
-                mtime_ns=found.mtime_ns,
-                mode=found.mode,
+            path: StoredFile(
+                size_bytes=state.size_bytes,
+                mtime_ns=state.mtime_ns,
+                mode=state.mode,
                 parts=tuple(parts[path]),
-                link=found.link,
-                **self._origin(path, found, own),
-                points_to=tuple(sorted(known.intersection(pointers.get(path, ())))),
+                link=state.link,
+                **self._origin(path, state, scan),
+                points_to=tuple(sorted(entry_names.intersection(pointers.get(path, ())))),
             )
-            for path, found in new.items()
-            if top_of(path) not in failed
+            for path, state in new.items()
+            if entry_of(path) not in failed
         }
 
-    def _origin(self, path: str, found: Found, own: Scan) -> dict[str, Any]:
+    def _origin(self, path: str, state: FileState, scan: FolderScan) -> dict[str, Any]:
         """Return `since` and `left` of the file *path*: those that it had, if only parts of it were missing."""
-        if self._is_as_last(path, found):
+        if self._is_as_last(path, state):
             return {"since": self._last.files[path].since, "left": self._last.files[path].left}
-        left = retention.is_left(own.entries[top_of(path)], self._began_s)
+        left = retention.is_left(scan.entries[entry_of(path)], self._began_s)
         return {"since": self._last.number + 1, "left": left}
 
-    def _pieces(self, new: Mapping[str, Found], failed: Set[str]) -> Iterator[Callable[[], _Sent]]:
-        for path, found in new.items():
-            for start in range(0, found.size_bytes, PIECE_BYTES):
-                if top_of(path) not in failed:
-                    yield partial(self._send, path, start, min(PIECE_BYTES, found.size_bytes - start))
+    def _pieces(self, new: Mapping[str, FileState], failed: Set[str]) -> Iterator[Callable[[], _SentPart]]:
+        for path, state in new.items():
+            for start in range(0, state.size_bytes, PIECE_BYTES):
+                if entry_of(path) not in failed:
+                    yield partial(self._send, path, start, min(PIECE_BYTES, state.size_bytes - start))
 
-    def _send(self, path: str, start: int, size_bytes: int) -> _Sent:
+    def _send(self, path: str, start: int, size_bytes: int) -> _SentPart:
         """Upload the part of *path* from *start* on, unless it is there. A part of another size is never sent."""
         try:
             content = read(self._folder / path, start, size_bytes)
         except FileNotFoundError:
-            return _Sent(path=path)
+            return _SentPart(path=path)
         except OSError as error:
-            return _Sent(path=path, fault=reason(error))
+            return _SentPart(path=path, fault=describe(error))
         if len(content) != size_bytes:
-            return _Sent(path=path)
+            return _SentPart(path=path)
         part = hashlib.sha256(content).hexdigest()
         if self._known.get(part) != size_bytes:  # A disk that lost its power may have kept less of it.
             self._store.write(self._place.below(f"parts/{part}").key, content)
             self._known[part] = size_bytes
-        return _Sent(path=path, part=part, size_bytes=size_bytes)
+        return _SentPart(path=path, part=part, size_bytes=size_bytes)
 
-    def _collect(self) -> None:
+    def _delete_unused_parts(self) -> None:
         """Delete the parts that neither this manifest nor the one before it names: a host may be reading that."""
         fresh = {part for part, changed_s in self._foreign.items() if time.time() - changed_s < FRESH_S}
         unused = self._known.keys() - self._last.parts - self._before - fresh

@@ -1,4 +1,4 @@
-"""What `train` tells the process that transfers files, and what that answers."""
+"""The task that `train` gives to the process that transfers files, and the reply of that process."""
 
 from pathlib import Path
 from typing import Literal
@@ -8,40 +8,37 @@ from toolkit.records import Record
 Task = Literal["fetch", "restore", "watch", "finish"]
 
 
-class Transfer(Record, frozen=True, kw_only=True):
-    """One run of the process. `answer`: the file for its Answer. `state`: a folder that all runs of a job share.
+class TransferTask(Record, frozen=True, kw_only=True):
+    """One run of the process.
 
-    fetch: `uri` into the folder `folder`; `tells`: a line says every half minute how much has come. restore:
-    `checkpoint_uri` into `checkpoints`. watch: upload `checkpoints` and `intermediate` until SIGTERM. finish: upload
-    what is left; `clean`: the script ended by itself, at `ended_s`, in seconds since the epoch. `began_s`: when the
-    script began. `rank`, `host`: of this host in the job.
+    fetch: fetch `uri` into `folder`. restore: restore `checkpoints` from `checkpoint_uri`. watch: upload `checkpoints`
+    and `intermediate` until SIGTERM. finish: upload what these folders still have to upload.
     """
 
     task: Task
-    answer: Path
-    state: Path
-    timeout_s: float
+    answer: Path  # The file into which the process writes its TransferReply.
+    state: Path  # A folder that all runs of a job share.
+    timeout_s: float  # Of one request to the storage.
     uri: str = ""
     folder: Path | None = None
-    tells: bool = False
+    reports_progress: bool = False  # fetch: write a line about the fetched bytes every half minute.
     checkpoint_uri: str = ""
-    checkpoints: Path | None = None
+    checkpoints: Path | None = None  # The checkpoint folder.
     intermediate_uri: str = ""
-    intermediate: Path | None = None
-    rank: int = 0
-    host: str = ""
-    clean: bool = True
-    ended_s: float = 0.0
-    began_s: float = 0.0
+    intermediate: Path | None = None  # The folder of intermediate outputs.
+    rank: int = 0  # This host's rank in the job.
+    host: str = ""  # This host's name.
+    clean: bool = True  # finish: the script ended by itself.
+    ended_s: float = 0.0  # finish: when the script ended, seconds since the epoch.
+    began_s: float = 0.0  # When the script began, seconds since the epoch.
 
 
-class Answer(Record, frozen=True, kw_only=True):
-    """How it went: `message` "" for success, else an error with its exit code (75, 78 or 70). `path`: what was fetched.
-    `said`: a line for the log."""
+class TransferReply(Record, frozen=True, kw_only=True):
+    """The result of one run."""
 
-    message: str = ""
-    where: str = ""
-    hint: str = ""
-    exit_code: int = 0
-    path: Path | None = None
-    said: str = ""
+    message: str = ""  # "" for success, else the error.
+    place: str = ""  # Where the error occurred.
+    hint: str = ""  # How to correct the error.
+    exit_code: int = 0  # 0 for success, else 75, 78 or 70.
+    path: Path | None = None  # The file or folder that was fetched.
+    log_line: str = ""  # A line for the log.

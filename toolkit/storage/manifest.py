@@ -12,14 +12,14 @@ import msgspec
 from toolkit import paths
 from toolkit.errors import ContractError
 from toolkit.records import Record, decode, encode
-from toolkit.storage.store import PIECE_BYTES, Store
+from toolkit.storage.store import PIECE_BYTES, StorageClient
 from toolkit.storage.uri import Uri
 
 NAME = "manifest.json"
-DAMAGED = "Remove the manifest that names it to start without checkpoints."
+DAMAGED_HINT = "Remove the manifest that names it to start without checkpoints."
 
 
-class File(Record, frozen=True, kw_only=True):
+class StoredFile(Record, frozen=True, kw_only=True):
     """A file: the SHA-256 of each part of `Manifest.part_bytes`, in hex, or the target of a link.
 
     `since`: the number of the manifest with which this version came. `left`: an earlier run had left it in the folder.
@@ -45,7 +45,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     host: str
     written_s: float
     part_bytes: int = PIECE_BYTES
-    files: dict[str, File] = {}
+    files: dict[str, StoredFile] = {}
 
     @property
     def parts(self) -> set[str]:
@@ -58,7 +58,7 @@ def folder(root: Uri, rank: int) -> Uri:
     return root.below(f"hosts/{rank}")
 
 
-def read(store: Store, root: Uri, rank: int) -> Manifest | None:
+def read(store: StorageClient, root: Uri, rank: int) -> Manifest | None:
     """Return the manifest of the host *rank*, None if there is none.
 
     Raises:
@@ -66,23 +66,23 @@ def read(store: Store, root: Uri, rank: int) -> Manifest | None:
         PlatformError: the storage cannot be reached.
     """
     place = folder(root, rank).below(NAME)
-    found = store.find(place.key)
-    if found is None:
+    stored = store.find(place.key)
+    if stored is None:
         return None
     try:
-        manifest = _with_paths(decode(store.read(found), Manifest, str(place)), paths.from_text)
+        manifest = _with_paths(decode(store.read(stored), Manifest, str(place)), paths.from_text)
     except ContractError as error:
-        error.hint = error.hint or DAMAGED
+        error.hint = error.hint or DAMAGED_HINT
         raise
     if manifest.part_bytes < 1:
         message = f"expected a positive part_bytes, found {manifest.part_bytes}"
-        raise ContractError(message, where=str(place), hint=DAMAGED)
+        raise ContractError(message, where=str(place), hint=DAMAGED_HINT)
     for path, file in manifest.files.items():
         if path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
-            raise ContractError(f"expected paths within a folder, found {path!r}", where=str(place), hint=DAMAGED)
+            raise ContractError(f"expected paths within a folder, found {path!r}", where=str(place), hint=DAMAGED_HINT)
         if not file.link and len(file.parts) != -(-file.size_bytes // manifest.part_bytes):
             message = f"{paths.shown(path)}: expected the parts of {file.size_bytes:,} bytes, found {len(file.parts)}"
-            raise ContractError(message, where=str(place), hint=DAMAGED)
+            raise ContractError(message, where=str(place), hint=DAMAGED_HINT)
     return manifest
 
 
@@ -102,7 +102,7 @@ def _with_paths(manifest: Manifest, convert: Callable[[str], str]) -> Manifest:
     return replace(manifest, files=files)
 
 
-def ranks(store: Store, root: Uri) -> tuple[int, ...]:
+def ranks(store: StorageClient, root: Uri) -> tuple[int, ...]:
     """Return the ranks of the hosts that have a manifest.
 
     Raises:
@@ -110,5 +110,5 @@ def ranks(store: Store, root: Uri) -> tuple[int, ...]:
         PlatformError: the storage cannot be reached.
     """
     prefix = f"{root.key}/hosts" if root.key else "hosts"
-    names = (each.key[len(prefix) + 1 :].split("/") for each in store.list(prefix))
+    names = (stored.key[len(prefix) + 1 :].split("/") for stored in store.list(prefix))
     return tuple(sorted(int(rank) for rank, *rest in names if rest == [NAME] and rank.isdecimal()))

@@ -15,9 +15,9 @@ import msgspec
 from toolkit import paths
 from toolkit.records import Record, encode
 from toolkit.storage.download import Note
-from toolkit.storage.scan import Found, Scan, scan
-from toolkit.storage.still import Still
-from toolkit.storage.store import RefusedError, Store, UnreadableError
+from toolkit.storage.scan import FileState, FolderScan, scan
+from toolkit.storage.still import StableSince
+from toolkit.storage.store import StorageClient, StorageRefusedError, UnreadableError
 from toolkit.storage.uri import Uri
 
 SETTLE_S = 1.0
@@ -29,7 +29,7 @@ MOST_REFUSED = 20
 class _State(Record, frozen=True, kw_only=True):
     """What earlier looks did, by the text of each path: which files were uploaded, and why others were refused."""
 
-    uploaded: dict[str, Found] = {}
+    uploaded: dict[str, FileState] = {}
     refused: dict[str, str] = {}
 
 
@@ -43,7 +43,7 @@ class Mirror:
 
     def __init__(
         self,
-        store: Store,
+        store: StorageClient,
         root: Uri,
         folder: Path,
         state: Path,
@@ -52,7 +52,7 @@ class Mirror:
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._root, self._folder, self._state, self._note = store, root, folder, state, note
-        self._still = Still(steady_s)
+        self._still = StableSince(steady_s)
         self.unreadable: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
         try:
@@ -60,9 +60,9 @@ class Mirror:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             earlier = _State()  # Nothing yet; or all is uploaded once more.
         self._uploaded = earlier.uploaded
-        self.refused = {paths.from_text(path): why for path, why in earlier.refused.items()}
+        self.refused = {paths.from_text(path): reason for path, reason in earlier.refused.items()}
 
-    def look(self, now_s: float) -> bool:
+    def upload_settled(self, now_s: float) -> bool:
         """Upload the files that have changed and settled at *now_s*, since the epoch; return True if any were."""
         return self._upload(now_s - SETTLE_S)
 
@@ -81,19 +81,19 @@ class Mirror:
         Raises:
             PlatformError: the storage cannot be reached, or takes nothing.
         """
-        seen = scan(self._folder)
-        self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
+        folder_scan = scan(self._folder)
+        self.unreadable = folder_scan.unreadable | ({FOLDER: folder_scan.fault} if folder_scan.fault else {})
         changing: dict[str, str] = {}
-        new = self._new(seen, before_s)
+        new = self._new(folder_scan, before_s)
         refused_anew = refused_again = 0
-        for count, (path, found) in enumerate(new.items(), 1):
+        for count, (path, state) in enumerate(new.items(), 1):
             try:
-                self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, found)
+                self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, state)
             except UnreadableError as error:
                 if not error.is_gone:
                     (changing if error.has_changed else self.unreadable)[path] = error.message
                 continue
-            except RefusedError as error:
+            except StorageRefusedError as error:
                 is_known = self.refused.pop(path, None) is not None
                 self.refused[path] = error.message  # The last: others are tried before it.
                 refused_anew += not is_known
@@ -104,34 +104,34 @@ class Mirror:
                 if refused_again == MOST_REFUSED:
                     break
                 continue
-            self._note(found.size_bytes)
+            self._note(state.size_bytes)
             self.refused.pop(path, None)
-            self._uploaded[paths.to_text(path)] = found
+            self._uploaded[paths.to_text(path)] = state
             self._keep_state()
         if refused_anew or refused_again:
             self._keep_state()
         self._left_out = changing | self.unreadable | self.refused
         return bool(new)
 
-    def _new(self, seen: Scan, before_s: float | None) -> dict[str, Found]:
-        """Return the files of *seen* that are to be uploaded, by path; those that were refused before are the last, in
+    def _new(self, scan: FolderScan, before_s: float | None) -> dict[str, FileState]:
+        """Return the files of *scan* that are to be uploaded, by path; those that were refused before are the last, in
         the order of their tries."""
         changed = {
-            path: (found, before_s is None or entry.changed_s <= before_s)
-            for entry in seen.entries.values()
-            for path, found in entry.files.items()
-            if not found.link and self._uploaded.get(paths.to_text(path)) != found
+            path: (state, before_s is None or entry.changed_s <= before_s)
+            for entry in scan.entries.values()
+            for path, state in entry.files.items()
+            if not state.link and self._uploaded.get(paths.to_text(path)) != state
         }
-        self._still.look({path: found for path, (found, _) in changed.items()})
-        self.refused = {path: why for path, why in self.refused.items() if path in changed}
-        settled = [path for path, (_, is_old) in changed.items() if is_old or self._still.is_so(path, SETTLE_S)]
+        self._still.update({path: state for path, (state, _) in changed.items()})
+        self.refused = {path: reason for path, reason in self.refused.items() if path in changed}
+        settled = [path for path, (_, is_old) in changed.items() if is_old or self._still.is_unchanged(path, SETTLE_S)]
         tries = {path: number for number, path in enumerate(self.refused, 1)}
         return {path: changed[path][0] for path in sorted(settled, key=lambda path: tries.get(path, 0))}
 
     def _keep_state(self) -> None:
         part = self._state.with_name(f"{self._state.name}.new")
         try:
-            refused = {paths.to_text(path): why for path, why in self.refused.items()}
+            refused = {paths.to_text(path): reason for path, reason in self.refused.items()}
             part.write_bytes(encode(_State(uploaded=self._uploaded, refused=refused)))
             part.replace(self._state)
         except OSError:

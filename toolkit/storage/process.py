@@ -22,11 +22,11 @@ from toolkit.masking.excerpt import beginning
 from toolkit.records import decode, encode
 from toolkit.storage import download, restore
 from toolkit.storage.checkpoints import FOLDER, Checkpoints, OvertakenError
-from toolkit.storage.config import Answer, Transfer
+from toolkit.storage.config import TransferReply, TransferTask
 from toolkit.storage.download import Note
 from toolkit.storage.mirror import Mirror
 from toolkit.storage.open_entries import OpenEntries
-from toolkit.storage.store import Store
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import Uri, parse
 
 LOOK_S = 2.0
@@ -47,18 +47,18 @@ def main(argv: list[str]) -> int:
     """Do what the JSON file *argv*[1] says."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told = decode(Path(argv[1]).read_bytes(), Transfer, argv[1])
-    os.nice(5 if told.task == "watch" else 0)
+    task = decode(Path(argv[1]).read_bytes(), TransferTask, argv[1])
+    os.nice(5 if task.task == "watch" else 0)
     try:
-        answer = _TASKS[told.task](told, os.environ)
+        answer = _TASKS[task.task](task, os.environ)
     except ToolkitError as error:
-        answer = Answer(message=error.message, where=error.where, hint=error.hint, exit_code=error.exit_code)
+        answer = TransferReply(message=error.message, place=error.where, hint=error.hint, exit_code=error.exit_code)
     except Exception as error:  # noqa: BLE001 - the outermost level
-        answer = Answer(message=f"{type(error).__name__}: {error}", exit_code=InternalError.exit_code)
-    texts = {name: paths.shown(getattr(answer, name)) for name in ("message", "where", "hint", "said")}
-    new = told.answer.with_name(f"{told.answer.name}.new")
+        answer = TransferReply(message=f"{type(error).__name__}: {error}", exit_code=InternalError.exit_code)
+    texts = {name: paths.shown(getattr(answer, name)) for name in ("message", "place", "hint", "log_line")}
+    new = task.answer.with_name(f"{task.answer.name}.new")
     new.write_bytes(encode(msgspec.structs.replace(answer, **texts)))
-    new.replace(told.answer)
+    new.replace(task.answer)
     sys.stdout.flush()
     os._exit(0)  # Threads may still wait for storage.
 
@@ -74,61 +74,61 @@ def _unnoted(size_bytes: int) -> None:
     """Note nothing: what runs beside the script writes to the job's console, and nobody waits for it."""
 
 
-def _fetch(told: Transfer, environ: Mapping[str, str]) -> Answer:
-    uri, folder = parse(told.uri), told.folder
+def _fetch(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    uri, folder = parse(task.uri), task.folder
     assert folder is not None
     begin_s = time.monotonic()
-    progress = _Progress(told.uri if told.tells else "", begin_s)
-    path = download.fetch(Store(uri, environ, timeout_s=told.timeout_s), uri, folder, progress.note)
-    size = f", {progress.size_bytes:,} bytes" if told.tells else ""
-    return Answer(path=path, said=f"fetched {told.uri}{size} in {time.monotonic() - begin_s:.1f} s")
+    progress = _Progress(task.uri if task.reports_progress else "", begin_s)
+    path = download.fetch(StorageClient(uri, environ, timeout_s=task.timeout_s), uri, folder, progress.note)
+    size = f", {progress.size_bytes:,} bytes" if task.reports_progress else ""
+    return TransferReply(path=path, log_line=f"fetched {task.uri}{size} in {time.monotonic() - begin_s:.1f} s")
 
 
 class _Progress:
     """Counts what has come, and says so every TELL_S; *uri* "": it says nothing."""
 
     def __init__(self, uri: str, now_s: float) -> None:
-        self._uri, self._told_s = uri, now_s
+        self._uri, self._reported_s = uri, now_s
         self.size_bytes = 0
 
     def note(self, size_bytes: int) -> None:
         """A piece has come."""
         self.size_bytes += size_bytes
         _note(size_bytes)
-        if self._uri and time.monotonic() > self._told_s + TELL_S:
-            self._told_s = time.monotonic()
+        if self._uri and time.monotonic() > self._reported_s + TELL_S:
+            self._reported_s = time.monotonic()
             _say(f"{self._uri}: {self.size_bytes:,} bytes have come so far")
 
 
-def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:
-    uri, folder = parse(told.checkpoint_uri), told.checkpoints
+def _restore(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    uri, folder = parse(task.checkpoint_uri), task.checkpoints
     assert folder is not None
     begin_s = time.monotonic()
-    store = Store(uri, environ, timeout_s=told.timeout_s)
-    files, size_bytes = restore.restore(store, uri, told.rank, folder, _note)
+    store = StorageClient(uri, environ, timeout_s=task.timeout_s)
+    files, size_bytes = restore.restore(store, uri, task.rank, folder, _note)
     took_s = time.monotonic() - begin_s
     if not files:
-        return Answer(said=f"{told.checkpoint_uri} has no newer checkpoint files than {folder}")
+        return TransferReply(log_line=f"{task.checkpoint_uri} has no newer checkpoint files than {folder}")
     count = f"{files:,} file{'s' if files > 1 else ''}, {size_bytes:,} bytes"
-    return Answer(said=f"restored {folder} from {told.checkpoint_uri}: {count}, {took_s:.1f} s")
+    return TransferReply(log_line=f"restored {folder} from {task.checkpoint_uri}: {count}, {took_s:.1f} s")
 
 
-def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
-    opened = {name: _Lazily(make) for name, make in _makers(told, environ).items()}
+def _watch(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    opened = {name: _Lazily(make) for name, make in _makers(task, environ).items()}
     failed: dict[str, float] = {}
     unreadable = {name: _Troubles(name, "cannot be read", "everything can be read again") for name in opened}
     refused = {name: _Troubles(name, "is refused", "nothing is refused any more") for name in opened}
-    open_entries = OpenEntries(told.checkpoints, _open_file(told)) if told.checkpoints is not None else None
+    open_entries = OpenEntries(task.checkpoints, _open_file(task)) if task.checkpoints is not None else None
     while True:
         begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
         if failed and open_entries is not None:
             _note_open(open_entries)
-        for name, each in opened.items():
+        for name, lazy_uploader in opened.items():
             if begin_s < failed.get(name, 0.0):
                 continue
             try:
-                uploader = each.get()
-                uploader.look(time.time())
+                uploader = lazy_uploader.get()
+                uploader.upload_settled(time.time())
                 unreadable[name].say(uploader.unreadable, begin_s)
                 still_refused = uploader.refused if isinstance(uploader, Mirror) else {}
                 refused[name].say(still_refused, begin_s)
@@ -138,7 +138,7 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
                 if name not in failed:
                     _say(f"{name}: {_line(error)}; tried again every {AGAIN_S:g} s")
                 failed[name] = time.monotonic() + AGAIN_S
-                each.forget()
+                lazy_uploader.forget()
         cpu_s = time.thread_time() - begin_cpu_s  # An upload takes long, and little of this thread.
         threading.Event().wait(LOOK_S if failed else max(LOOK_S, cpu_s / MOST_SHARE))
 
@@ -146,7 +146,7 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
 def _note_open(open_entries: OpenEntries) -> None:
     """Keep what is being written while storage fails: the script may end before it works again."""
     try:
-        open_entries.look()
+        open_entries.update()
     except OSError:
         pass  # The next look tries again, and the next upload says it.
 
@@ -156,43 +156,43 @@ class _Lazily:
 
     def __init__(self, make: "Callable[[], Checkpoints | Mirror]") -> None:
         self._make = make
-        self._made: Checkpoints | Mirror | None = None
+        self._uploader: Checkpoints | Mirror | None = None
 
     def get(self) -> Checkpoints | Mirror:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._uploader is None:
+            self._uploader = self._make()
+        return self._uploader
 
     def forget(self) -> None:
-        self._made = None
+        self._uploader = None
 
 
-def _makers(told: Transfer, environ: Mapping[str, str]) -> "dict[str, Callable[[], Checkpoints | Mirror]]":
+def _makers(task: TransferTask, environ: Mapping[str, str]) -> "dict[str, Callable[[], Checkpoints | Mirror]]":
     """Return what makes the uploader of each folder, by the URI."""
-    note = _unnoted if told.task == "watch" else _note
-    found: dict[str, Callable[[], Checkpoints | Mirror]] = {}
-    if told.checkpoint_uri and told.checkpoints is not None:
-        uri, folder = parse(told.checkpoint_uri), told.checkpoints
-        found[told.checkpoint_uri] = lambda: _checkpoints(told, uri, folder, environ, note)
-    if told.intermediate_uri and told.intermediate is not None:
-        place, intermediate = parse(told.intermediate_uri), told.intermediate
-        state = told.state / "intermediate.json"
-        found[told.intermediate_uri] = lambda: Mirror(
-            Store(place, environ, timeout_s=told.timeout_s), place, intermediate, state, note
+    note = _unnoted if task.task == "watch" else _note
+    makers: dict[str, Callable[[], Checkpoints | Mirror]] = {}
+    if task.checkpoint_uri and task.checkpoints is not None:
+        uri, folder = parse(task.checkpoint_uri), task.checkpoints
+        makers[task.checkpoint_uri] = lambda: _checkpoints(task, uri, folder, environ, note)
+    if task.intermediate_uri and task.intermediate is not None:
+        place, intermediate = parse(task.intermediate_uri), task.intermediate
+        state = task.state / "intermediate.json"
+        makers[task.intermediate_uri] = lambda: Mirror(
+            StorageClient(place, environ, timeout_s=task.timeout_s), place, intermediate, state, note
         )
-    return found
+    return makers
 
 
-def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, str], note: Note) -> Checkpoints:
+def _checkpoints(task: TransferTask, uri: Uri, folder: Path, environ: Mapping[str, str], note: Note) -> Checkpoints:
     return Checkpoints(
-        Store(uri, environ, timeout_s=told.timeout_s),
+        StorageClient(uri, environ, timeout_s=task.timeout_s),
         uri,
         folder,
-        rank=told.rank,
-        host=told.host,
-        open_file=_open_file(told),
+        rank=task.rank,
+        host=task.host,
+        open_file=_open_file(task),
         note=note,
-        began_s=told.began_s,
+        began_s=task.began_s,
     )
 
 
@@ -200,91 +200,93 @@ class _Troubles:
     """Says which entries have a trouble, such as *what* "cannot be read": each once in SAY_AGAIN_S, and *over* when
     none has it any more."""
 
-    def __init__(self, name: str, what: str, over: str) -> None:
-        self._name, self._what, self._over = name, what, over
-        self._said_s: dict[str, float] = {}
+    def __init__(self, name: str, trouble: str, over: str) -> None:
+        self._name, self._what, self._over = name, trouble, over
+        self._next_report_s: dict[str, float] = {}
         self._next_s = 0.0
-        self._is_said = False
+        self._has_open_report = False
 
     def say(self, reasons: Mapping[str, str], now_s: float) -> None:
         """Say what is new in *reasons*, by entry."""
-        new = {entry: why for entry, why in reasons.items() if now_s > self._said_s.get(entry, -SAY_AGAIN_S)}
+        new = {
+            entry: reason for entry, reason in reasons.items() if now_s > self._next_report_s.get(entry, -SAY_AGAIN_S)
+        }
         if new and now_s >= self._next_s:
-            self._said_s |= dict.fromkeys(new, now_s + SAY_AGAIN_S)
+            self._next_report_s |= dict.fromkeys(new, now_s + SAY_AGAIN_S)
             self._next_s = now_s + SAY_PAUSE_S
-            self._is_said = True
+            self._has_open_report = True
             text = _with_reason(new, self._what)
             _say(f"{self._name}: {text}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
-        elif self._is_said and not reasons:
-            self._is_said = False
+        elif self._has_open_report and not reasons:
+            self._has_open_report = False
             _say(f"{self._name}: {self._over}")
 
 
-def _with_reason(entries: Mapping[str, str], what: str) -> str:
-    """Return which *entries*, reasons by name, have the trouble *what*, for people."""
-    return f"{_listed(entries)} {what} ({next(iter(entries.values()))})"
+def _with_reason(entries: Mapping[str, str], trouble: str) -> str:
+    """Return which *entries*, reasons by name, have the trouble *trouble*, for people."""
+    return f"{_listed(entries)} {trouble} ({next(iter(entries.values()))})"
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = ["the folder itself" if name == FOLDER else paths.shown(name) for name in names]
-    return f"{', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}"
+    listed = ["the folder itself" if name == FOLDER else paths.shown(name) for name in names]
+    return f"{', '.join(listed[:3])}{', ...' if len(listed) > 3 else ''}"
 
 
-def _open_file(told: Transfer) -> Path:
-    return told.state / "open-checkpoints.json"
+def _open_file(task: TransferTask) -> Path:
+    return task.state / "open-checkpoints.json"
 
 
-def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
-    failures, said = [], []
-    for name, make in _makers(told, environ).items():
+def _finish(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    failures, lines = [], []
+    for name, make in _makers(task, environ).items():
         try:
             uploader = make()
             for pause_s in (*READ_AGAIN_S, 0.0):
                 try:
-                    _finish_one(uploader, told)
+                    _finish_one(uploader, task)
                 except OvertakenError as error:
                     if not pause_s:
                         raise
-                    said.append(f"{name}: {_line(error)}")
+                    lines.append(f"{name}: {_line(error)}")
                     uploader = make()
                     continue
                 if not uploader.unreadable or not pause_s:
                     break
                 threading.Event().wait(pause_s)
-            said += [f"{name}: {text}" for text in _left_out(uploader)]
+            lines += [f"{name}: {text}" for text in _left_out(uploader)]
         except Exception as error:  # noqa: BLE001 - the other folder is still uploaded
             failures.append(f"{name}: {_line(error)}")
     if failures:
-        return Answer(message="; ".join((*failures, *said)), exit_code=TEMPORARY_FAILURE)
-    return Answer(said="; ".join(said))
+        return TransferReply(message="; ".join((*failures, *lines)), exit_code=TEMPORARY_FAILURE)
+    return TransferReply(log_line="; ".join(lines))
 
 
-def _finish_one(uploader: Checkpoints | Mirror, told: Transfer) -> None:
+def _finish_one(uploader: Checkpoints | Mirror, task: TransferTask) -> None:
     if isinstance(uploader, Mirror):
         uploader.finish()
     else:
-        uploader.finish(clean=told.clean, ended_s=told.ended_s)
+        uploader.finish(clean=task.clean, ended_s=task.ended_s)
 
 
 def _left_out(uploader: Checkpoints | Mirror) -> list[str]:
     """Return a text for each reason for which the newest content of something is not in storage."""
     left = uploader.left_out()
-    unreadable = {name: why for name, why in left.items() if name in uploader.unreadable}
+    unreadable = {name: reason for name, reason in left.items() if name in uploader.unreadable}
     refused = uploader.refused if isinstance(uploader, Mirror) else {}
-    changed = [name for name, why in left.items() if why and name not in unreadable and name not in refused]
-    half = [name for name, why in left.items() if not why]
-    said = []
+    changed = [name for name, reason in left.items() if reason and name not in unreadable and name not in refused]
+    half = [name for name, reason in left.items() if not reason]
+    texts = []
     if unreadable:
-        said.append(f"{_with_reason(unreadable, 'cannot be read')}; storage keeps what it had of it")
+        texts.append(f"{_with_reason(unreadable, 'cannot be read')}; storage keeps what it had of it")
     if refused:
-        said.append(f"{_with_reason(refused, 'is refused')}; storage keeps what it had of it")
+        texts.append(f"{_with_reason(refused, 'is refused')}; storage keeps what it had of it")
     if changed:
-        said.append(f"{_listed(changed)} changed while it was uploaded; storage keeps what it had of it")
+        texts.append(f"{_listed(changed)} changed while it was uploaded; storage keeps what it had of it")
     if half:
-        said.append(
+        texts.append(
             f"{_listed(half)} may be half written, as the script did not end by itself; storage keeps what it had"
         )
-    return said
+    return texts
 
 
 def _line(error: Exception) -> str:
@@ -297,7 +299,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-_TASKS: dict[str, Callable[[Transfer, Mapping[str, str]], Answer]] = {
+_TASKS: dict[str, Callable[[TransferTask, Mapping[str, str]], TransferReply]] = {
     "fetch": _fetch,
     "restore": _restore,
     "watch": _watch,

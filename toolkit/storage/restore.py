@@ -24,27 +24,27 @@ from toolkit import folders, paths
 from toolkit.errors import PlatformError, UserError
 from toolkit.storage import manifest as manifests
 from toolkit.storage.download import Note, check_room, disk_error
-from toolkit.storage.manifest import File, Manifest
-from toolkit.storage.scan import LOCK, STAGING, look
-from toolkit.storage.store import Store
+from toolkit.storage.manifest import Manifest, StoredFile
+from toolkit.storage.scan import LOCK, STAGING, file_state
+from toolkit.storage.store import StorageClient
 from toolkit.storage.uri import Uri
-from toolkit.storage.work import ordered
+from toolkit.storage.work import run_ordered
 
 TRIES = 3
 LOOK_S = 0.5
 
 
-class _Wanted:
+class _Download:
     """A file to fetch, and its place in the staging folder."""
 
-    def __init__(self, path: str, file: File, rank: int, staging: Path, part_bytes: int) -> None:
+    def __init__(self, path: str, file: StoredFile, rank: int, staging: Path, part_bytes: int) -> None:
         self.path, self.file, self.rank, self.part_bytes = path, file, rank, part_bytes
         digest = hashlib.sha256(b"\0".join((os.fsencode(path), *(part.encode() for part in file.parts)))).hexdigest()
         self.place = staging / digest[:40]
         self.is_begun = folders.status(self.place) is not None
 
 
-def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
+def restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
     """Restore *folder* for the host *rank*; return (files, bytes) that were fetched, (0, 0) if storage has none.
 
     A file that is there with the same size and time is kept, and so is whatever is newer: a file, link or folder in
@@ -55,60 +55,60 @@ def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tup
         ContractError: a manifest is damaged.
         PlatformError: the storage cannot be reached, a part is damaged or missing, or the disk is full.
     """
-    for left in range(TRIES - 1, -1, -1):
+    for tries_left in range(TRIES - 1, -1, -1):
         try:
             return _restore(store, root, rank, folder, note)
         except UserError as error:
             # Another job replaced a manifest meanwhile, and has removed the parts of the old one.
-            if not left or not manifests.ranks(store, root):
+            if not tries_left or not manifests.ranks(store, root):
                 message = f"a part of a checkpoint is missing: {error}"
-                raise PlatformError(message, where=str(root), hint=manifests.DAMAGED) from None
+                raise PlatformError(message, where=str(root), hint=manifests.DAMAGED_HINT) from None
         except OSError as error:
             raise disk_error(error, folder, "used") from None
     raise AssertionError("not reached")
 
 
-def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
+def _restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
     folder.mkdir(parents=True, exist_ok=True)
-    of_hosts = all_of(store, root)
-    if not _wanted(of_hosts, rank, folder) and not folders.may_exist(folder / STAGING, follow_links=False):
+    of_hosts = read_manifests(store, root)
+    if not _downloads_for(of_hosts, rank, folder) and not folders.may_exist(folder / STAGING, follow_links=False):
         return 0, 0
-    with _alone(folder, note) as note_for_all:
-        wanted = _wanted(of_hosts, rank, folder)
-        if wanted:
-            _fetch_all(store, root, wanted, folder, note_for_all)
+    with _hold_lock(folder, note) as note_for_all:
+        downloads = _downloads_for(of_hosts, rank, folder)
+        if downloads:
+            _fetch_all(store, root, downloads, folder, note_for_all)
         shutil.rmtree(folder / STAGING, ignore_errors=True)
-    return len(wanted), sum(each.file.size_bytes for each in wanted)
+    return len(downloads), sum(download.file.size_bytes for download in downloads)
 
 
-def _wanted(of_hosts: dict[int, Manifest], rank: int, folder: Path) -> list[_Wanted]:
-    """Return what the host *rank* gets of *of_hosts* and *folder* does not have."""
-    there = _There(folder)
+def _downloads_for(of_hosts: dict[int, Manifest], rank: int, folder: Path) -> list[_Download]:
+    """Return the files of *of_hosts* that the host *rank* gets and *folder* lacks."""
+    folder_state = _FolderState(folder)
     return [
-        _Wanted(path, file, owner, folder / STAGING, part_bytes)
-        for path, (file, owner, part_bytes) in chosen(of_hosts, rank).items()
-        if not there.keeps(path, file, of_hosts[owner].written_s)
+        _Download(path, file, owner, folder / STAGING, part_bytes)
+        for path, (file, owner, part_bytes) in choose_files(of_hosts, rank).items()
+        if not folder_state.keeps(path, file, of_hosts[owner].written_s)
     ]
 
 
-def _fetch_all(store: Store, root: Uri, wanted: list[_Wanted], folder: Path, note: Note) -> None:
-    """Fetch *wanted*, and let all take their places in *folder*."""
+def _fetch_all(store: StorageClient, root: Uri, downloads: list[_Download], folder: Path, note: Note) -> None:
+    """Fetch *downloads*, then move all of them to their places in *folder*."""
     staging = folder / STAGING
-    _clear(staging, {each.place for each in wanted})
+    _clear(staging, {download.place for download in downloads})
     begun_bytes = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
-    check_room(folder, sum(each.file.size_bytes for each in wanted) - begun_bytes)
-    for size_bytes in ordered(_pieces(store, root, wanted)):
+    check_room(folder, sum(download.file.size_bytes for download in downloads) - begun_bytes)
+    for size_bytes in run_ordered(_pieces(store, root, downloads)):
         note(size_bytes)
-    for each in wanted:
-        _check_size(each)
-    made: set[str] = set()
-    for each in wanted:
-        _make_way(folder, each.path, made)
-        _place(each, folder / each.path)
+    for download in downloads:
+        _check_size(download)
+    created: set[str] = set()
+    for download in downloads:
+        _clear_path(folder, download.path, created)
+        _move_into_place(download, folder / download.path)
 
 
 @contextmanager
-def _alone(folder: Path, note: Note) -> Iterator[Note]:
+def _hold_lock(folder: Path, note: Note) -> Iterator[Note]:
     """Hold the lock of *folder*, which hosts may share. What this gives instead of *note* changes the lock's time, too:
     so those who wait *note* the progress."""
     path = folder / LOCK
@@ -137,8 +137,8 @@ def _alone(folder: Path, note: Note) -> Iterator[Note]:
 def _locked(path: Path) -> int:
     """Return a file descriptor that holds the lock *path*, -1 if another process has it. Where the file system has no
     locks, nobody waits."""
-    there = folders.status(path, follow_links=False)
-    if there is not None and not stat.S_ISREG(there.st_mode):
+    folder_state = folders.status(path, follow_links=False)
+    if folder_state is not None and not stat.S_ISREG(folder_state.st_mode):
         folders.remove(path)  # Whatever a script has put there.
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -148,8 +148,8 @@ def _locked(path: Path) -> int:
             return fd
         os.close(fd)
         return -1
-    there = folders.status(path, follow_links=False)
-    if there is not None and os.path.samestat(there, os.fstat(fd)):
+    folder_state = folders.status(path, follow_links=False)
+    if folder_state is not None and os.path.samestat(folder_state, os.fstat(fd)):
         return fd
     os.close(fd)  # The one that had it has removed it.
     return -1
@@ -165,23 +165,23 @@ def _clear(staging: Path, places: set[Path]) -> None:
             folders.remove(entry.path)
 
 
-def all_of(store: Store, root: Uri) -> dict[int, Manifest]:
+def read_manifests(store: StorageClient, root: Uri) -> dict[int, Manifest]:
     """Return the manifest of each host by its rank."""
-    found = {rank: manifests.read(store, root, rank) for rank in manifests.ranks(store, root)}
-    return {rank: manifest for rank, manifest in found.items() if manifest is not None}
+    manifests_by_rank = {rank: manifests.read(store, root, rank) for rank in manifests.ranks(store, root)}
+    return {rank: manifest for rank, manifest in manifests_by_rank.items() if manifest is not None}
 
 
-def chosen(of_hosts: dict[int, Manifest], rank: int) -> dict[str, tuple[File, int, int]]:
+def choose_files(of_hosts: dict[int, Manifest], rank: int) -> dict[str, tuple[StoredFile, int, int]]:
     """Return (file, rank of its host, bytes of a part) by path, for the host *rank*."""
-    found: dict[str, tuple[File, int, int]] = {}
+    chosen: dict[str, tuple[StoredFile, int, int]] = {}
     parents: set[str] = set()
-    for owner in sorted(of_hosts, key=lambda each: (each != rank, each)):
+    for owner in sorted(of_hosts, key=lambda host: (host != rank, host)):
         for path, file in of_hosts[owner].files.items():
             above = _above(path)
-            if path not in found and path not in parents and not any(parent in found for parent in above):
-                found[path] = (file, owner, of_hosts[owner].part_bytes)
+            if path not in chosen and path not in parents and not any(parent in chosen for parent in above):
+                chosen[path] = (file, owner, of_hosts[owner].part_bytes)
                 parents.update(above)
-    return found
+    return chosen
 
 
 def _above(path: str) -> list[str]:
@@ -190,14 +190,14 @@ def _above(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-class _There:
+class _FolderState:
     """What *folder* has before the restore."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._of_parents: dict[str, os.stat_result | None] = {}
 
-    def keeps(self, path: str, file: File, written_s: float) -> bool:
+    def keeps(self, path: str, file: StoredFile, written_s: float) -> bool:
         """True if what the folder has at *path*, or in the place of a folder above it, is as new as *file*, of a
         manifest that was written at *written_s*.
 
@@ -222,83 +222,86 @@ class _There:
             below = folders.walk(place, folders.fail)
             times_ns = (e.stat(follow_symlinks=False).st_mtime_ns for e in below if not e.is_dir(follow_symlinks=False))
             return max(times_ns, default=0) > stored_ns
-        found = look(place)
-        if found is None:
+        state = file_state(place)
+        if state is None:
             return False
-        if file.link or found.link:
-            return found.link == file.link or status.st_mtime_ns > stored_ns
-        return found.mtime_ns > stored_ns or (found.mtime_ns, found.size_bytes) == (stored_ns, file.size_bytes)
+        if file.link or state.link:
+            return state.link == file.link or status.st_mtime_ns > stored_ns
+        return state.mtime_ns > stored_ns or (state.mtime_ns, state.size_bytes) == (stored_ns, file.size_bytes)
 
 
-def _make_way(folder: Path, path: str, made: set[str]) -> None:
-    """Create the folders above *path*, those in *made* aside. A file or link in the place of one is removed, and so is
-    a folder at *path*."""
+def _clear_path(folder: Path, path: str, created: set[str]) -> None:
+    """Create the folders above *path*, those in *created* aside. A file or link in the place of one is removed, and so
+    is a folder at *path*."""
     for parent in _above(path):
-        if parent in made:
+        if parent in created:
             continue
         status = folders.status(folder / parent, follow_links=False)
         if status is not None and not stat.S_ISDIR(status.st_mode):
             (folder / parent).unlink()
         (folder / parent).mkdir(exist_ok=True)
-        made.add(parent)
+        created.add(parent)
     status = folders.status(folder / path, follow_links=False)
     if status is not None and stat.S_ISDIR(status.st_mode):
         folders.remove(folder / path)
 
 
-def _pieces(store: Store, root: Uri, wanted: list[_Wanted]) -> Iterator[Callable[[], int]]:
-    for each in wanted:
-        if each.file.link:
+def _pieces(store: StorageClient, root: Uri, downloads: list[_Download]) -> Iterator[Callable[[], int]]:
+    for download in downloads:
+        if download.file.link:
             continue
-        if each.is_begun:
-            each.place.chmod(0o600)  # An earlier try may have ended just before it took its place, with its own mode.
-        fd = os.open(each.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(fd, each.file.size_bytes)
+        if download.is_begun:
+            # An earlier try may have ended just before it took its place, with its own mode.
+            download.place.chmod(0o600)
+        fd = os.open(download.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(fd, download.file.size_bytes)
         os.close(fd)
-        for number, part in enumerate(each.file.parts):
-            yield partial(_fetch, store, manifests.folder(root, each.rank).below(f"parts/{part}"), each, number, part)
+        for number, part in enumerate(download.file.parts):
+            yield partial(
+                _fetch, store, manifests.folder(root, download.rank).below(f"parts/{part}"), download, number, part
+            )
 
 
-def _fetch(store: Store, uri: Uri, wanted: _Wanted, number: int, part: str) -> int:
+def _fetch(store: StorageClient, uri: Uri, download: _Download, number: int, part: str) -> int:
     """Fetch one part into its place, unless an earlier try has; return its bytes."""
-    at = number * wanted.part_bytes
-    size_bytes = min(wanted.part_bytes, wanted.file.size_bytes - at)
-    with wanted.place.open("r+b", buffering=0) as file:
-        if wanted.is_begun and hashlib.sha256(os.pread(file.fileno(), size_bytes, at)).hexdigest() == part:
+    offset = number * download.part_bytes
+    size_bytes = min(download.part_bytes, download.file.size_bytes - offset)
+    with download.place.open("r+b", buffering=0) as file:
+        if download.is_begun and hashlib.sha256(os.pread(file.fileno(), size_bytes, offset)).hexdigest() == part:
             return size_bytes
-        found = store.find(uri.key)
-        if found is None:
+        stored = store.find(uri.key)
+        if stored is None:
             raise UserError("expected a part, found none", where=str(uri))
-        if found.size_bytes != size_bytes:
-            message = f"the part is damaged: expected {size_bytes:,} bytes, found {found.size_bytes:,}"
-            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED)
-        content = store.piece(found, 0, found.size_bytes)
+        if stored.size_bytes != size_bytes:
+            message = f"the part is damaged: expected {size_bytes:,} bytes, found {stored.size_bytes:,}"
+            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED_HINT)
+        content = store.piece(stored, 0, stored.size_bytes)
         if hashlib.sha256(content).hexdigest() != part:
             message = "the part is damaged: its SHA-256 is another"
-            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED)
+            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED_HINT)
         done = 0
         while done < len(content):
-            done += os.pwrite(file.fileno(), content[done:], at + done)
+            done += os.pwrite(file.fileno(), content[done:], offset + done)
     return size_bytes
 
 
-def _check_size(wanted: _Wanted) -> None:
-    """Check that what has come of *wanted* is as large as its manifest says.
+def _check_size(download: _Download) -> None:
+    """Check that what has come of *download* is as large as its manifest says.
 
     Raises:
         PlatformError: it is not.
     """
-    size_bytes = 0 if wanted.file.link else wanted.place.stat().st_size
-    if size_bytes != wanted.file.size_bytes:
-        message = f"{paths.shown(wanted.path)}: expected {wanted.file.size_bytes:,} bytes, found {size_bytes:,}"
-        raise PlatformError(message, where=str(wanted.place), hint="Check the disk.")
+    size_bytes = 0 if download.file.link else download.place.stat().st_size
+    if size_bytes != download.file.size_bytes:
+        message = f"{paths.shown(download.path)}: expected {download.file.size_bytes:,} bytes, found {size_bytes:,}"
+        raise PlatformError(message, where=str(download.place), hint="Check the disk.")
 
 
-def _place(wanted: _Wanted, path: Path) -> None:
-    if wanted.file.link:
-        wanted.place.unlink(missing_ok=True)
-        wanted.place.symlink_to(wanted.file.link)
+def _move_into_place(download: _Download, path: Path) -> None:
+    if download.file.link:
+        download.place.unlink(missing_ok=True)
+        download.place.symlink_to(download.file.link)
     else:
-        wanted.place.chmod(wanted.file.mode)
-        os.utime(wanted.place, ns=(wanted.file.mtime_ns, wanted.file.mtime_ns))
-    wanted.place.replace(path)
+        download.place.chmod(download.file.mode)
+        os.utime(download.place, ns=(download.file.mtime_ns, download.file.mtime_ns))
+    download.place.replace(path)

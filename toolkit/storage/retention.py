@@ -37,8 +37,8 @@ from typing import Literal
 
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.storage.manifest import File, Manifest
-from toolkit.storage.scan import Entry, Found, Scan, top_of
+from toolkit.storage.manifest import Manifest, StoredFile
+from toolkit.storage.scan import FileState, FolderEntry, FolderScan, entry_of
 
 # "open": the script runs. "clean": it ended by itself. "broken": it failed or was killed.
 End = Literal["open", "clean", "broken"]
@@ -54,12 +54,12 @@ _NUMBER = lazy(r"(?:[0-9a-fA-F]{8,}|\d+)(?:\.\d+)*(?:e[-+]?\d+)?")
 _FIRST_NUMBER = lazy(r"\d+")
 
 
-class Decision(Record, frozen=True, kw_only=True):
-    """`taken`: entries of which storage gets the folder's version. `kept`: those of which its own version stays. All
-    others of its entries are removed."""
+class RetentionDecision(Record, frozen=True, kw_only=True):
+    """`taken`: entries of which storage gets the folder's version. `retained`: those of which its own version stays.
+    All others of its entries are removed."""
 
     taken: frozenset[str]
-    kept: frozenset[str]
+    retained: frozenset[str]
 
 
 class _Version(Record, frozen=True, kw_only=True):
@@ -78,13 +78,13 @@ class _Version(Record, frozen=True, kw_only=True):
 
 def decide(
     stored: Manifest,
-    scan: Scan,
+    scan: FolderScan,
     unsettled: Set[str],
     *,
     pointers: Mapping[str, Iterable[str]] | None = None,
     end: End = "open",
     began_s: float = 0.0,
-) -> Decision:
+) -> RetentionDecision:
     """Return what storage, which holds *stored*, gets of the folder of *scan*.
 
     *unsettled*: entries that may be half written. *pointers*: the names in what new links and small files hold, by
@@ -102,7 +102,7 @@ def decide(
     doubtful = {
         name
         for name in new_names & old.keys()
-        if _is_removal(news[name], versions[name], largest_bytes, end, left=is_left(scan.entries[name], began_s))
+        if _is_removal(news[name], versions[name], largest_bytes, end, is_left=is_left(scan.entries[name], began_s))
     }
     gone = old.keys() - scan.entries.keys() - held
     stored_targets = {
@@ -114,58 +114,60 @@ def decide(
     may_come = (scan.entries.keys() | scan.unreadable.keys() | unknown) - old.keys()
     taken, waiting = _without_dangling(taken, targets, may_come)
     held |= waiting
-    kept = held & old.keys()
+    retained = held & old.keys()
     removable = doubtful | gone
     if end != "open" and (held or scan.fault):
-        return Decision(taken=frozenset(taken), kept=frozenset(kept | removable))
-    there = [news[name] for name in taken] + [versions[name] for name in kept]
+        return RetentionDecision(taken=frozenset(taken), retained=frozenset(retained | removable))
+    remaining = [news[name] for name in taken] + [versions[name] for name in retained]
     for name in sorted(removable, key=lambda name: (versions[name].age, name), reverse=True):
-        if not _is_replaced(versions[name], there, taken):
-            kept.add(name)
-            there.append(versions[name])
+        if not _is_replaced(versions[name], remaining, taken):
+            retained.add(name)
+            remaining.append(versions[name])
     pointed_to = {name: targets.get(name, frozenset()) for name in taken}
     pointed_to |= {name: stored_targets[name] for name in old.keys() - taken}
-    kept |= _tied(removable - kept, removable & kept, taken | kept, pointed_to)
-    return Decision(taken=frozenset(taken | (doubtful - kept)), kept=frozenset(kept))
+    retained |= _tied(removable - retained, removable & retained, taken | retained, pointed_to)
+    return RetentionDecision(taken=frozenset(taken | (doubtful - retained)), retained=frozenset(retained))
 
 
-def is_left(entry: Entry, began_s: float) -> bool:
+def is_left(entry: FolderEntry, began_s: float) -> bool:
     """True if *entry* is as it was before the script began, at *began_s*."""
     return entry.changed_s < began_s
 
 
-def is_lesser(entry: Entry, stored: Mapping[str, File]) -> bool:
+def is_lesser(entry: FolderEntry, stored: Mapping[str, StoredFile]) -> bool:
     """True if *entry* lacks files of *stored*, storage's version of it, numbers in names and temporary files aside."""
     return bool(stored) and _lacks(_of_folder("", entry, stored, 0, 0.0), _version("", stored))
 
 
-def by_entry(files: Mapping[str, File]) -> dict[str, dict[str, File]]:
+def by_entry(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
     """Return *files*, by path, for each entry."""
-    entries: dict[str, dict[str, File]] = {}
+    entries: dict[str, dict[str, StoredFile]] = {}
     for path, file in files.items():
-        entries.setdefault(top_of(path), {})[path] = file
+        entries.setdefault(entry_of(path), {})[path] = file
     return entries
 
 
-def as_found(file: File) -> Found:
+def file_state_of(file: StoredFile) -> FileState:
     """Return how *file* looks in a folder."""
     if file.link:
-        return Found(size_bytes=0, mtime_ns=0, mode=0o777, link=file.link)
-    return Found(size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, mode=file.mode)
+        return FileState(size_bytes=0, mtime_ns=0, mode=0o777, link=file.link)
+    return FileState(size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, mode=file.mode)
 
 
-def _of_folder(name: str, entry: Entry, stored: Mapping[str, File], number: int, began_s: float) -> _Version:
-    def file(path: str, found: Found) -> File:
-        if path in stored and as_found(stored[path]) == found:
+def _of_folder(
+    name: str, entry: FolderEntry, stored: Mapping[str, StoredFile], number: int, began_s: float
+) -> _Version:
+    def file(path: str, state: FileState) -> StoredFile:
+        if path in stored and file_state_of(stored[path]) == state:
             return stored[path]
-        left = is_left(entry, began_s)
-        size_bytes, mtime_ns = found.size_bytes, found.mtime_ns
-        return File(size_bytes=size_bytes, mtime_ns=mtime_ns, link=found.link, since=number, left=left)
+        is_left_over = is_left(entry, began_s)
+        size_bytes, mtime_ns = state.size_bytes, state.mtime_ns
+        return StoredFile(size_bytes=size_bytes, mtime_ns=mtime_ns, link=state.link, since=number, left=is_left_over)
 
-    return _version(name, {path: file(path, found) for path, found in entry.files.items()})
+    return _version(name, {path: file(path, state) for path, state in entry.files.items()})
 
 
-def _version(name: str, files: Mapping[str, File]) -> _Version:
+def _version(name: str, files: Mapping[str, StoredFile]) -> _Version:
     counts: dict[str, int] = {}
     for pattern in map(_pattern, files):
         counts[pattern] = counts.get(pattern, 0) + 1
@@ -199,10 +201,10 @@ def _lacks(new: _Version, old: _Version) -> bool:
     return any(not _TEMPORARY.search(pattern) for pattern in missing)
 
 
-def _is_removal(new: _Version, old: _Version, largest_bytes: int, end: End, *, left: bool) -> bool:
+def _is_removal(new: _Version, old: _Version, largest_bytes: int, end: End, *, is_left: bool) -> bool:
     """True if *new*, in the place of *old*, is what a removal has left of it so far, or what was written anew so far.
 
-    *largest_bytes*: of the largest entry in storage. *left*: *new* is as an earlier run left it.
+    *largest_bytes*: of the largest entry in storage. *is_left*: *new* is as an earlier run left it.
     """
     lacks = _lacks(new, old)
     if lacks and new.stamps <= old.stamps:
@@ -216,7 +218,7 @@ def _is_removal(new: _Version, old: _Version, largest_bytes: int, end: End, *, l
     if new.size_bytes * 2 < old.size_bytes:
         return True
     is_mixed = bool(new.stamps & old.stamps) and not old.stamps <= new.stamps
-    return left and (lacks or is_mixed or new.size_bytes < old.size_bytes)
+    return is_left and (lacks or is_mixed or new.size_bytes < old.size_bytes)
 
 
 def _is_small(version: _Version, largest_bytes: int) -> bool:
@@ -239,7 +241,7 @@ def _is_replaced(version: _Version, others: list[_Version], taken: Set[str]) -> 
 
 
 def _is_newer(other: _Version, version: _Version) -> bool:
-    not_older = all(one >= another for one, another in zip(other.age, version.age, strict=True))
+    not_older = all(new >= old for new, old in zip(other.age, version.age, strict=True))
     return not_older and other.age != version.age and not other.is_left
 
 
@@ -259,24 +261,26 @@ def _without_dangling(
 
     *new*: the entries of which storage has no version, and which the folder has, or may have.
     """
-    left, waiting = set(taken), set[str]()
-    while dangling := {name for name in left if targets.get(name, frozenset()) & (new - left) - {name}}:
-        left -= dangling
+    remaining, waiting = set(taken), set[str]()
+    while dangling := {name for name in remaining if targets.get(name, frozenset()) & (new - remaining) - {name}}:
+        remaining -= dangling
         waiting |= dangling
-    return left, waiting
+    return remaining, waiting
 
 
-def _tied(removable: Set[str], kept: Set[str], there: Set[str], targets: Mapping[str, frozenset[str]]) -> set[str]:
-    """Return which of *removable* stay because of entries that stay: *kept* of those that are gone, and *there*, which
-    point to their *targets*."""
+def _tied(
+    removable: Set[str], retained: Set[str], remaining: Set[str], targets: Mapping[str, frozenset[str]]
+) -> set[str]:
+    """Return which of *removable* stay because of entries that stay: *retained* of those that are gone, and
+    *remaining*, which point to their *targets*."""
     staying: set[str] = set()
     while True:
-        numbers = {_number(name) for name in kept | staying} - {""}
-        pointed_to = {target for name in there | staying for target in targets.get(name, frozenset())}
-        more = {name for name in removable - staying if name in pointed_to or _number(name) in numbers}
-        if not more:
+        numbers = {_number(name) for name in retained | staying} - {""}
+        pointed_to = {target for name in remaining | staying for target in targets.get(name, frozenset())}
+        tied = {name for name in removable - staying if name in pointed_to or _number(name) in numbers}
+        if not tied:
             return staying
-        staying |= more
+        staying |= tied
 
 
 def _number(name: str) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 
-class Still:
+class StableSince:
     """Things by name, as they were at the last look, and since when. *steady_s*: a clock that only goes on."""
 
     def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:
@@ -16,15 +16,15 @@ class Still:
         self._now_s = steady_s()
         self._since: dict[str, tuple[object, float]] = {}
 
-    def look(self, things: Mapping[str, object]) -> None:
+    def update(self, things: Mapping[str, object]) -> None:
         """Note *things* as they are now."""
         self._now_s = self._steady_s()
-        before = self._since
+        earlier = self._since
         self._since = {
-            name: before[name] if name in before and before[name][0] == thing else (thing, self._now_s)
+            name: earlier[name] if name in earlier and earlier[name][0] == thing else (thing, self._now_s)
             for name, thing in things.items()
         }
 
-    def is_so(self, name: str, for_s: float) -> bool:
+    def is_unchanged(self, name: str, for_s: float) -> bool:
         """True if the thing *name* had been the same for at least *for_s* at the last look."""
         return name in self._since and self._now_s - self._since[name][1] >= for_s

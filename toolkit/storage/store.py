@@ -20,7 +20,7 @@ from toolkit import files
 from toolkit.errors import PlatformError, ToolkitError, UserError
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.storage.scan import Found, look, reason
+from toolkit.storage.scan import FileState, describe, file_state
 from toolkit.storage.uri import Uri
 from toolkit.storage.whole_file import WholeFile
 
@@ -55,7 +55,7 @@ CREDENTIALS = {
 }
 
 
-class Object(Record, frozen=True, kw_only=True):
+class StoredObject(Record, frozen=True, kw_only=True):
     """An object of a bucket. `tag`: changes with the content; "" where the storage gives none. `changed_ns`: when it
     was written, since the epoch; 0 if that is not known."""
 
@@ -65,7 +65,7 @@ class Object(Record, frozen=True, kw_only=True):
     changed_ns: int = 0
 
 
-class Store:
+class StorageClient:
     """The bucket of *uri*. Methods take whole keys, block, and may be called by several threads.
 
     Each raises:
@@ -82,45 +82,47 @@ class Store:
         self._obstore: Any = obstore
         self._root = Uri(scheme=uri.scheme, bucket=uri.bucket, key="")
         self._timeout_s = timeout_s
-        self._store: ObjectStore = self._call(str(uri), "cannot be opened", lambda: _opened(uri, environ, timeout_s))
+        self._store: ObjectStore = self._call(str(uri), "cannot be opened", lambda: _open(uri, environ, timeout_s))
 
-    def find(self, key: str) -> Object | None:
+    def find(self, key: str) -> StoredObject | None:
         """Return the object *key*, None if there is none."""
         try:
-            return _object(self._call(self._at(key), "cannot be read", lambda: self._obstore.head(self._store, key)))
+            return _object(
+                self._call(self._uri_of(key), "cannot be read", lambda: self._obstore.head(self._store, key))
+            )
         except _MissingError:
             return None
 
-    def read(self, found: Object, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes of *found* from *start* to *end*, which holds them all or raises.
+    def read(self, stored: StoredObject, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes of *stored* from *start* to *end*, which holds them all or raises.
 
         Raises:
             PlatformError: also if the object was replaced meanwhile.
         """
-        return bytes(self.piece(found, start, found.size_bytes if end is None else end))
+        return bytes(self.piece(stored, start, stored.size_bytes if end is None else end))
 
-    def piece(self, found: Object, start: int, end: int) -> memoryview:
+    def piece(self, stored: StoredObject, start: int, end: int) -> memoryview:
         """Return what `read` does, without another copy of it."""
         if start == end:
             return memoryview(b"")
         options: dict[str, Any] = {"range": (start, end)}
-        if found.tag:
-            options["if_match"] = found.tag
+        if stored.tag:
+            options["if_match"] = stored.tag
 
         def get() -> memoryview:
-            content = memoryview(self._obstore.get(self._store, found.key, options=options).bytes())
+            content = memoryview(self._obstore.get(self._store, stored.key, options=options).bytes())
             if len(content) != end - start:
                 raise OSError(f"{len(content)} bytes came of {end - start}")
             return content
 
-        return self._call(self._at(found.key), "cannot be read", get, again=True)
+        return self._call(self._uri_of(stored.key), "cannot be read", get, again=True)
 
-    def list(self, prefix: str) -> Iterator[Object]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects below *prefix*, in the storage's order."""
         stream = self._obstore.list(self._store, prefix or None, chunk_size=1000)
         batches = iter(stream)
-        while batch := self._call(self._at(prefix), "cannot be listed", lambda: next(batches, None)):
-            yield from (_object(each) for each in batch)
+        while batch := self._call(self._uri_of(prefix), "cannot be listed", lambda: next(batches, None)):
+            yield from (_object(meta) for meta in batch)
 
     def write(self, key: str, content: bytes) -> None:
         """Make *content* the object *key*, at once and whole."""
@@ -128,11 +130,11 @@ class Store:
         def put() -> object:
             return self._obstore.put(self._store, key, content, use_multipart=False)
 
-        self._call(self._at(key), "cannot be written", put, again=True)
+        self._call(self._uri_of(key), "cannot be written", put, again=True)
 
-    def upload(self, key: str, path: Path, found: Found | None = None) -> None:
-        """Make the file *path*, which was *found* so, the object *key*, which is listed once it is whole. A large file
-        goes in parts.
+    def upload(self, key: str, path: Path, state: FileState | None = None) -> None:
+        """Upload the file *path*, last seen in *state*, as the object *key*; it is listed once it is complete. A large
+        file goes in parts.
 
         Raises:
             UnreadableError: also; the object *key* is what it was.
@@ -140,9 +142,9 @@ class Store:
 
         def put() -> object:
             try:
-                file = WholeFile(path, found or look(path))
+                file = WholeFile(path, state or file_state(path))
             except OSError as error:
-                raise UnreadableError(reason(error), is_gone=isinstance(error, FileNotFoundError)) from None
+                raise UnreadableError(describe(error), is_gone=isinstance(error, FileNotFoundError)) from None
             with file:
                 try:
                     return self._obstore.put(self._store, key, file, chunk_size=PIECE_BYTES, max_concurrency=THREADS)
@@ -151,72 +153,76 @@ class Store:
                         raise UnreadableError(file.fault, has_changed=file.has_changed) from None
                     raise
 
-        self._call(self._at(key), "cannot be written", put, again=True)
+        self._call(self._uri_of(key), "cannot be written", put, again=True)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the objects *keys*; one that does not exist is no error."""
         for key in keys:
             try:
-                self._call(self._at(key), "cannot be deleted", partial(self._obstore.delete, self._store, key))
+                self._call(self._uri_of(key), "cannot be deleted", partial(self._obstore.delete, self._store, key))
             except _MissingError:
                 pass
 
-    def _at(self, key: str) -> str:
+    def _uri_of(self, key: str) -> str:
         return str(self._root.below(key))
 
-    def _call(self, where: str, what: str, call: Callable[[], _T], *, again: bool = False) -> _T:
+    def _call(self, place: str, failure: str, call: Callable[[], _T], *, again: bool = False) -> _T:
         """Return what *call* returns. *again*: repeat it until the time is up: obstore repeats a request whose answer
         failed, and not one whose answer broke off."""
-        ends_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self._timeout_s
         pause_s = 0.2
         while True:
             try:
                 return call()
             except Exception as error:  # noqa: BLE001 - obstore raises errors of its own, of OSError and of ValueError
-                told = self._told(where, what, error)
-                is_final = isinstance(told, UserError | RefusedError | UnreadableError)
-                if not again or is_final or time.monotonic() + pause_s >= ends_s:
-                    raise told from None
+                translated = self._translate(place, failure, error)
+                is_final = isinstance(translated, UserError | StorageRefusedError | UnreadableError)
+                if not again or is_final or time.monotonic() + pause_s >= deadline_s:
+                    raise translated from None
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 2, 5.0)
 
-    def _told(self, where: str, what: str, error: Exception) -> ToolkitError:
+    def _translate(self, place: str, failure: str, error: Exception) -> ToolkitError:
         from obstore import exceptions
 
         if isinstance(error, ToolkitError):
             return error
-        text = words_of(str(error))
+        text = summarize_error(str(error))
         reason = f": {text}" if text else ""
         status = _STATUS.search(str(error))
         if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
             return _MissingError(
-                f"{what}: expected an object, found none{reason}", where=where, hint="Correct the URI."
+                f"{failure}: expected an object, found none{reason}", where=place, hint="Correct the URI."
             )
         refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, PermissionError)
         if isinstance(error, refused):
-            return RefusedError(f"{what}: access is refused{reason}", where=where, hint=CREDENTIALS[self._root.scheme])
+            return StorageRefusedError(
+                f"{failure}: access is refused{reason}", where=place, hint=CREDENTIALS[self._root.scheme]
+            )
         if isinstance(error, exceptions.PreconditionError):
-            return RefusedError(f"{what}: it was replaced meanwhile", where=where, hint="Start the job again.")
+            return StorageRefusedError(
+                f"{failure}: it was replaced meanwhile", where=place, hint="Start the job again."
+            )
         if _FINAL.search(str(error)):
-            return RefusedError(
-                f"{what}: it is refused{reason}", where=where, hint="Give it another name, or make it smaller."
+            return StorageRefusedError(
+                f"{failure}: it is refused{reason}", where=place, hint="Give it another name, or make it smaller."
             )
         if isinstance(error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError):
-            return UserError(f"{what}{reason}", where=where, hint="Rename the object, or correct the URI.")
+            return UserError(f"{failure}{reason}", where=place, hint="Rename the object, or correct the URI.")
         checks = "disk" if self._root.scheme == "file" else "network and the endpoint"
         hint = f"Check the {checks}, then start the job again."
-        return PlatformError(f"{what}, tried for up to {self._timeout_s:g} s{reason}", where=where, hint=hint)
+        return PlatformError(f"{failure}, tried for up to {self._timeout_s:g} s{reason}", where=place, hint=hint)
 
 
-def words_of(text: str) -> str:
+def summarize_error(text: str) -> str:
     """Return the client's *text* of an error for people: of an answer in XML its code and message, of HTML nothing.
 
     The client's own source code, ids of requests, and what S3 has signed are left out.
     """
     text = text.partition("\n\nDebug source:")[0]
-    before, markup, answer = _MARKUP.split(text, maxsplit=1) if _MARKUP.search(text) else (text, "", "")
+    prefix, markup, answer = _MARKUP.split(text, maxsplit=1) if _MARKUP.search(text) else (text, "", "")
     parts = [html.unescape(match[1]) for match in (_CODE.search(answer), _MESSAGE.search(answer)) if match]
-    words = " ".join(f"{before}{': '.join(parts)}".split()) if markup else " ".join(text.split())
+    words = " ".join(f"{prefix}{': '.join(parts)}".split()) if markup else " ".join(text.split())
     words = words.rstrip(": ")
     if len(words) <= REASON_CHARACTERS:
         return words.rstrip(".")
@@ -231,7 +237,7 @@ class UnreadableError(PlatformError):
         self.has_changed, self.is_gone = has_changed, is_gone
 
 
-class RefusedError(PlatformError):
+class StorageRefusedError(PlatformError):
     """Another try would end the same: access is refused, or the object cannot be what it is to be."""
 
 
@@ -239,13 +245,13 @@ class _MissingError(UserError):
     """There is no such object or bucket."""
 
 
-def _object(meta: Mapping[str, Any]) -> Object:
+def _object(meta: Mapping[str, Any]) -> StoredObject:
     changed = meta.get("last_modified")
     changed_ns = 0 if changed is None else round(changed.timestamp() * 1e6) * 1000
-    return Object(key=meta["path"], size_bytes=meta["size"], tag=meta.get("e_tag") or "", changed_ns=changed_ns)
+    return StoredObject(key=meta["path"], size_bytes=meta["size"], tag=meta.get("e_tag") or "", changed_ns=changed_ns)
 
 
-def _opened(uri: Uri, environ: Mapping[str, str], timeout_s: float) -> "ObjectStore":
+def _open(uri: Uri, environ: Mapping[str, str], timeout_s: float) -> "ObjectStore":
     from obstore import store
 
     if uri.scheme == "file":
@@ -275,16 +281,16 @@ def _is_plain(environ: Mapping[str, str]) -> bool:
 
 def _s3(environ: Mapping[str, str]) -> Any:
     """Return what obstore does not read itself: sagemaker-training's names, and the profile of a person."""
-    found: dict[str, str] = {}
+    config: dict[str, str] = {}
     if environ.get("S3_ENDPOINT_URL") and not any(environ.get(name) for name in _S3_ENDPOINTS):
-        found["endpoint"] = environ["S3_ENDPOINT_URL"]
+        config["endpoint"] = environ["S3_ENDPOINT_URL"]
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     if region:
-        found["region"] = region
+        config["region"] = region
     sources = ("AWS_ACCESS_KEY_ID", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
     if not any(environ.get(name) for name in (*sources, "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")):
-        found |= _profile(environ)
-    return found
+        config |= _profile(environ)
+    return config
 
 
 def _profile(environ: Mapping[str, str]) -> dict[str, str]:

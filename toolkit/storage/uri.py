@@ -31,24 +31,24 @@ def is_remote(text: str) -> bool:
     return text.partition("://")[0] in REMOTE and "://" in text
 
 
-def parse(text: str, where: str = "") -> Uri:
-    """Return the place that *text* names; *where* names the setting for errors.
+def parse(text: str, setting: str = "") -> Uri:
+    """Return the place that *text* names; *setting* names the setting for errors.
 
     Raises:
         UserError: it is no such URI.
     """
     if not paths.is_utf8(text):
-        raise UserError(f"expected a URI of UTF-8, found {paths.shown_text(text)!r}", where=paths.shown_text(where))
+        raise UserError(f"expected a URI of UTF-8, found {paths.shown_text(text)!r}", where=paths.shown_text(setting))
     scheme, separator, rest = text.strip().partition("://")
     bucket, _, key = rest.partition("/")
     if scheme == "file" and bucket in ("", "localhost") and key.strip("/"):
-        return Uri(scheme=scheme, bucket="", key=_checked(key.strip("/"), text, where))
+        return Uri(scheme=scheme, bucket="", key=_checked(key.strip("/"), text, setting))
     if not separator or scheme not in REMOTE or not bucket:
-        raise UserError(f"expected {EXPECTED}, found {text!r}", where=where)
-    return Uri(scheme=scheme, bucket=bucket, key=_checked(key.strip("/"), text, where))
+        raise UserError(f"expected {EXPECTED}, found {text!r}", where=setting)
+    return Uri(scheme=scheme, bucket=bucket, key=_checked(key.strip("/"), text, setting))
 
 
-def check_outside(uri: Uri, folder: Path, where: str) -> None:
+def check_outside(uri: Uri, folder: Path, setting: str) -> None:
     """Check that *folder*, whose content is to be stored at *uri*, does not hold *uri*, nor is in it.
 
     Raises:
@@ -59,15 +59,15 @@ def check_outside(uri: Uri, folder: Path, where: str) -> None:
     stored, source = (os.path.realpath(path) for path in (f"/{uri.key}", folder))
     if _is_below(stored, source) or _is_below(source, os.path.join(stored, "hosts")):
         message = f"expected a place outside the checkpoint folder {paths.shown(folder)}"
-        raise UserError(message, where=where, hint="Name another folder, on a disk that outlives the job.")
+        raise UserError(message, where=setting, hint="Name another folder, on a disk that outlives the job.")
 
 
 def _is_below(path: str, folder: str) -> bool:
     return os.path.commonpath((path, folder)) == folder
 
 
-def _checked(key: str, text: str, where: str) -> str:
+def _checked(key: str, text: str, setting: str) -> str:
     # The client can name no other keys (object_store's Path), and a ".." would leave a folder.
     if key and {"", ".", ".."} & set(key.split("/")):
-        raise UserError(f"expected a key without empty parts, '.' and '..', found {text!r}", where=where)
+        raise UserError(f"expected a key without empty parts, '.' and '..', found {text!r}", where=setting)
     return key

@@ -5,7 +5,7 @@ import io
 import os
 from pathlib import Path
 
-from toolkit.storage.scan import Found, reason
+from toolkit.storage.scan import FileState, describe
 
 
 class WholeFile(io.RawIOBase):
@@ -14,11 +14,11 @@ class WholeFile(io.RawIOBase):
     `fault`: why a read raised; `has_changed`: the file is another by now, which is no fault of the disk.
     """
 
-    def __init__(self, path: Path, found: Found | None) -> None:
-        if found is None:
+    def __init__(self, path: Path, state: FileState | None) -> None:
+        if state is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", os.fspath(path))
         super().__init__()
-        self._path, self._found = path, found
+        self._path, self._state = path, state
         self._position = 0
         self.fault = ""
         self.has_changed = False
@@ -40,7 +40,7 @@ class WholeFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to *offset*; the file's end is where it was found."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._found.size_bytes}[whence]
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._state.size_bytes}[whence]
         self._position = max(start + offset, 0)
         return self._position
 
@@ -54,18 +54,18 @@ class WholeFile(io.RawIOBase):
         Raises:
             OSError: it cannot be read, or has changed.
         """
-        left = self._found.size_bytes - self._position
-        wanted = left if size < 0 else min(size, left)
+        remaining = self._state.size_bytes - self._position
+        wanted_bytes = remaining if size < 0 else min(size, remaining)
         try:
-            content = os.pread(self._fd, wanted, self._position) if wanted > 0 else b""
+            content = os.pread(self._fd, wanted_bytes, self._position) if wanted_bytes > 0 else b""
             status = os.fstat(self._fd)
         except OSError as error:
             error.filename = os.fspath(self._path)
-            self.fault = reason(error)
+            self.fault = describe(error)
             raise
         self._position += len(content)
-        is_same = (status.st_size, status.st_mtime_ns) == (self._found.size_bytes, self._found.mtime_ns)
-        if (wanted > 0 and not content) or not is_same:
+        is_same = (status.st_size, status.st_mtime_ns) == (self._state.size_bytes, self._state.mtime_ns)
+        if (wanted_bytes > 0 and not content) or not is_same:
             self.fault, self.has_changed = "it changed while it was uploaded", True
             raise OSError(self.fault)
         return content

@@ -10,7 +10,7 @@ from toolkit.storage.store import THREADS
 _T = TypeVar("_T")
 
 
-def ordered(pieces: Iterable[Callable[[], _T]]) -> Iterator[_T]:
+def run_ordered(pieces: Iterable[Callable[[], _T]]) -> Iterator[_T]:
     """Yield the result of each of *pieces*, in their order; THREADS of them run at a time. The first error is raised,
     and no further piece begins."""
     pool = ThreadPoolExecutor(THREADS)

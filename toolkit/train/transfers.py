@@ -22,7 +22,7 @@ from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
 from toolkit.records import decode, encode
-from toolkit.storage.config import Answer, Task, Transfer
+from toolkit.storage.config import Task, TransferReply, TransferTask
 from toolkit.storage.uri import check_outside, is_remote, parse
 from toolkit.train.environment import MARKER
 from toolkit.train.own_module import own_module
@@ -68,7 +68,7 @@ def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
         )
     if answer is None:
         return job  # A stop came.
-    log.info(answer.said)
+    log.info(answer.log_line)
     return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, source=str(answer.path)))
 
 
@@ -89,11 +89,13 @@ def fetch_channels(job: Job, supervisor: Supervisor, log: Log) -> None:
             _marked(channel)
             log.info(f"channel {channel.name}: fetching {channel.uri}")
             folder = channel.folder
-            transfer = _transfer(job, supervisor.run_folder, "fetch", uri=channel.uri, folder=folder, tells=True)
+            transfer = _transfer(
+                job, supervisor.run_folder, "fetch", uri=channel.uri, folder=folder, reports_progress=True
+            )
             answer = _fetched(job, transfer, supervisor)
         if answer is None:
             return  # A stop came.
-        log.info(f"channel {channel.name}: {answer.said}")
+        log.info(f"channel {channel.name}: {answer.log_line}")
 
 
 def _marked(channel: Channel) -> None:
@@ -128,7 +130,7 @@ def restore(job: Job, supervisor: Supervisor, log: Log) -> None:
     check_outside(uri, job.folders.checkpoints, f"TOOLKIT_CHECKPOINT_URI={job.settings.checkpoint_uri}")
     answer = _fetched(job, _transfer(job, supervisor.run_folder, "restore"), supervisor)
     if answer is not None:
-        log.info(answer.said)
+        log.info(answer.log_line)
 
 
 def service(job: Job, run_folder: Path) -> ProcessSpec:
@@ -165,7 +167,7 @@ def finish(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outc
     note = ""
     try:
         answer = _run(job, transfer, supervisor, last=True)
-        note = "" if answer is None else answer.said
+        note = "" if answer is None else answer.log_line
     except _LateError as late:
         note = f"the last upload to {_places(job)} was given up: {late}"
     except ToolkitError as error:
@@ -178,7 +180,7 @@ def finish(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outc
     return msgspec.structs.replace(outcome, notes=(*outcome.notes, log.mask(note)))
 
 
-def _fetched(job: Job, transfer: Transfer, supervisor: Supervisor) -> Answer | None:
+def _fetched(job: Job, transfer: TransferTask, supervisor: Supervisor) -> TransferReply | None:
     try:
         return _run(job, transfer, supervisor)
     except _LateError as late:
@@ -190,9 +192,9 @@ def _places(job: Job) -> str:
     return " and ".join(filter(None, (job.settings.checkpoint_uri, job.spec.intermediate_uri)))
 
 
-def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfer:
+def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> TransferTask:
     checkpoints, intermediate = job.settings.checkpoint_uri, job.spec.intermediate_uri
-    transfer = Transfer(
+    transfer = TransferTask(
         task=task,
         answer=run_folder / f"storage-{task}-answer.json",
         state=run_folder / STATE,
@@ -211,7 +213,7 @@ def _began_s(run_folder: Path) -> float:
     """Return when the script's last attempt began, 0.0 if that is not known."""
     path = _config(run_folder, "watch")
     try:
-        return decode(path.read_bytes(), Transfer, str(path)).began_s
+        return decode(path.read_bytes(), TransferTask, str(path)).began_s
     except (OSError, ToolkitError):
         return 0.0
 
@@ -220,14 +222,14 @@ def _config(run_folder: Path, task: Task) -> Path:
     return run_folder / f"storage-{task}.json"
 
 
-def _written(transfer: Transfer, run_folder: Path) -> Path:
+def _written(transfer: TransferTask, run_folder: Path) -> Path:
     transfer.state.mkdir(exist_ok=True)
     path = _config(run_folder, transfer.task)
     path.write_bytes(encode(transfer))
     return path
 
 
-def _run(job: Job, transfer: Transfer, supervisor: Supervisor, *, last: bool = False) -> Answer | None:
+def _run(job: Job, transfer: TransferTask, supervisor: Supervisor, *, last: bool = False) -> TransferReply | None:
     """Run *transfer* to its end. A stop ends it; then return None. *last*: it belongs to the end of the job, and runs
     after a stop too; only a second stop, or the end of the platform's time, ends it.
 
@@ -300,18 +302,18 @@ def _attend_end(progress: _Progress, supervisor: Supervisor) -> None:
         supervisor.notice()
 
 
-def _answered(transfer: Transfer, code: int) -> Answer:
+def _answered(transfer: TransferTask, code: int) -> TransferReply:
     """Return the answer of a process that has ended with *code*, negative for a signal.
 
     Raises:
         UserError, PlatformError, InternalError: as it says.
     """
     try:
-        answer = decode(transfer.answer.read_bytes(), Answer, str(transfer.answer))
+        answer = decode(transfer.answer.read_bytes(), TransferReply, str(transfer.answer))
     except (OSError, ToolkitError):
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code} and without an answer"
         raise PlatformError(f"the process of this transfer ({transfer.task}) {how}") from None
     if answer.message:
         kind = _ERRORS.get(answer.exit_code, InternalError)
-        raise kind(answer.message, where=answer.where, hint=answer.hint)
+        raise kind(answer.message, where=answer.place, hint=answer.hint)
     return answer

@@ -9,9 +9,9 @@ import pytest
 
 from tests.folders import unlookable
 from toolkit.commands.simulate import catalogue, runner
-from toolkit.commands.simulate.catalogue import Entry
-from toolkit.commands.simulate.facts import JobFacts, clock, facts, text
-from toolkit.commands.simulate.follow import Output
+from toolkit.commands.simulate.catalogue import CatalogueEntry
+from toolkit.commands.simulate.facts import JobFacts, clock, read_facts, text
+from toolkit.commands.simulate.follow import GrowingFile
 from toolkit.errors import UserError
 from toolkit.metrics.sample import Sample
 
@@ -31,7 +31,7 @@ def test_names_lead_to_folders_and_removed_folders_are_skipped(tmp_path: Path) -
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     for at, name in enumerate(("one", "two", "one")):
         folder = job(tmp_path / f"jobs{at}" / name)
-        catalogue.record(environ, Entry(name=name, folder=folder, recorded_s=at))
+        catalogue.record(environ, CatalogueEntry(name=name, folder=folder, recorded_s=at))
     (tmp_path / "jobs1/two/job.json").unlink()
     (tmp_path / "jobs1/two/.toolkit-job").unlink()
 
@@ -44,13 +44,13 @@ def test_names_lead_to_folders_and_removed_folders_are_skipped(tmp_path: Path) -
 def test_a_fifo_in_place_of_a_document_holds_up_nothing(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     folder = job(tmp_path / "jobs/one")
-    catalogue.record(environ, Entry(name="one", folder=folder, recorded_s=1))
+    catalogue.record(environ, CatalogueEntry(name="one", folder=folder, recorded_s=1))
     (tmp_path / "jobs/one/job.json").unlink()
     for path in (tmp_path / "state/toolkit/jobs/fifo.json", folder / "job.json"):
         os.mkfifo(path)
 
     assert [entry.name for entry in catalogue.entries(environ)] == ["one"]
-    assert facts(folder, 1.0).name == "one"
+    assert read_facts(folder, 1.0).name == "one"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_fifo_in_place_of_a_document_holds_up_nothing(tmp_path: Path) -> None:
 )
 def test_an_entry_that_is_none_costs_no_other_job(tmp_path: Path, document: bytes) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    catalogue.record(environ, Entry(name="one", folder=job(tmp_path / "jobs/one"), recorded_s=1))
+    catalogue.record(environ, CatalogueEntry(name="one", folder=job(tmp_path / "jobs/one"), recorded_s=1))
     (tmp_path / "state/toolkit/jobs/other.json").write_bytes(document)
 
     assert [entry.name for entry in catalogue.entries(environ)] == ["one"]
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_looked_at_costs_no_other_job_and_is_named(
 ) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     for at, name in enumerate(("one", "two")):
-        catalogue.record(environ, Entry(name=name, folder=job(tmp_path / "jobs" / name), recorded_s=at))
+        catalogue.record(environ, CatalogueEntry(name=name, folder=job(tmp_path / "jobs" / name), recorded_s=at))
     unlookable(monkeypatch, tmp_path / "jobs/one")
 
     assert [entry.name for entry in catalogue.entries(environ)] == ["two"]
@@ -91,7 +91,7 @@ def test_a_report_that_cannot_be_read_is_not_called_gone(tmp_path: Path) -> None
     folder.mkdir()
     (folder / "job.json").symlink_to("job.json")
 
-    assert facts(folder, 1.0).failure_reason == (
+    assert read_facts(folder, 1.0).failure_reason == (
         f"InternalServerError: {folder}/job.json cannot be read (Too many levels of symbolic links)"
     )
 
@@ -99,7 +99,7 @@ def test_a_report_that_cannot_be_read_is_not_called_gone(tmp_path: Path) -> None
 def test_of_two_jobs_of_one_name_that_run_neither_is_guessed(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     for at in range(2):  # This process is the runner of both, and lives.
-        catalogue.record(environ, Entry(name="it", folder=job(tmp_path / str(at) / "it"), recorded_s=at))
+        catalogue.record(environ, CatalogueEntry(name="it", folder=job(tmp_path / str(at) / "it"), recorded_s=at))
 
     with pytest.raises(UserError, match=r"2 jobs of this name run: .*/1/it, .*/0/it"):
         catalogue.find("it", environ, tmp_path)
@@ -125,7 +125,7 @@ def test_root_writes_no_catalogue_into_another_users_home(tmp_path: Path) -> Non
     theirs.mkdir()
     os.chown(theirs, 1234, 1234)
 
-    catalogue.record({"HOME": str(theirs)}, Entry(name="it", folder=tmp_path, recorded_s=0))
+    catalogue.record({"HOME": str(theirs)}, CatalogueEntry(name="it", folder=tmp_path, recorded_s=0))
 
     assert list(theirs.iterdir()) == []
 
@@ -134,12 +134,12 @@ def test_what_cannot_be_entered_is_an_oserror_and_leaves_no_file(tmp_path: Path)
     place = tmp_path / "toolkit/jobs"
     environ = {"XDG_STATE_HOME": str(tmp_path)}
 
-    catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
+    catalogue.record(environ, CatalogueEntry(name="it", folder=tmp_path, recorded_s=0))
     (entry,) = place.iterdir()
     entry.unlink()
     entry.mkdir()  # In the way, as a full disk is.
     with pytest.raises(OSError, match="directory"):
-        catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
+        catalogue.record(environ, CatalogueEntry(name="it", folder=tmp_path, recorded_s=0))
 
     assert list(place.iterdir()) == [entry]
 
@@ -150,7 +150,7 @@ def test_a_folder_of_any_bytes_is_found_by_its_jobs_name(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     (folder / "job.json").touch()
 
-    catalogue.record(environ, Entry(name="it", folder=folder, recorded_s=0))
+    catalogue.record(environ, CatalogueEntry(name="it", folder=folder, recorded_s=0))
 
     assert catalogue.find("it", environ, tmp_path) == folder
 
@@ -159,7 +159,7 @@ def test_only_the_newest_entries_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(catalogue, "MOST", 3)
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     for at in range(5):
-        catalogue.record(environ, Entry(name=str(at), folder=job(tmp_path / f"job{at}"), recorded_s=at))
+        catalogue.record(environ, CatalogueEntry(name=str(at), folder=job(tmp_path / f"job{at}"), recorded_s=at))
         for path in (tmp_path / "toolkit/jobs").glob("*.json"):
             os.utime(path, (at_of(path), at_of(path)))
 
@@ -183,7 +183,7 @@ def test_a_process_that_got_a_runners_pid_later_is_neither_the_runner_nor_signal
         assert runner.state(folder) == "gone"
         assert runner.send(stale, signal.SIGKILL) is False
         assert stranger.poll() is None
-        assert facts(folder, 2e9).secondary_status == "Interrupted"
+        assert read_facts(folder, 2e9).secondary_status == "Interrupted"
     finally:
         stranger.kill()
         stranger.wait()
@@ -199,7 +199,7 @@ def test_a_runner_of_another_container_is_known_by_its_lock_alone(tmp_path: Path
     with subprocess.Popen(["flock", str(folder / ".toolkit-job"), "cat"], stdin=subprocess.PIPE) as holder:
         while runner.state(folder) != "elsewhere":
             assert holder.poll() is None
-        assert facts(folder, 2e9).status == "InProgress"
+        assert read_facts(folder, 2e9).status == "InProgress"
         holder.communicate(b"")
 
     assert runner.state(folder) == "gone"
@@ -221,19 +221,19 @@ def test_the_tail_is_whole_lines_from_the_end(tmp_path: Path, content: bytes, ta
     path = tmp_path / "log"
     path.write_bytes(content)
 
-    assert b"".join(Output(path, tail).new(ended=True)) == read
+    assert b"".join(GrowingFile(path, tail).new(has_ended=True)) == read
 
 
 def test_an_unfinished_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntw")
-    output = Output(path, None)
+    output = GrowingFile(path, None)
 
-    assert list(output.new(ended=False)) == [b"one\n"]
-    assert list(output.new(ended=False)) == []
+    assert list(output.new(has_ended=False)) == [b"one\n"]
+    assert list(output.new(has_ended=False)) == []
     with path.open("ab") as file:
         file.write(b"o\n")
-    assert list(output.new(ended=False)) == [b"two\n"]
+    assert list(output.new(has_ended=False)) == [b"two\n"]
 
 
 def test_durations_read_as_a_clock() -> None:

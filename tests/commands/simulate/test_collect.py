@@ -7,14 +7,14 @@ import pytest
 
 from toolkit.commands.simulate import collect
 from toolkit.commands.simulate.documents import HostSetup
-from toolkit.commands.simulate.stage import Staged
+from toolkit.commands.simulate.stage import StagedHost
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, read
 from toolkit.metrics.sample import Sample
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> tuple[Staged, ...]:
+def hosts(tmp_path: Path) -> tuple[StagedHost, ...]:
     """Two hosts without any results."""
     made = []
     for name in ("algo-1", "algo-2"):
@@ -22,11 +22,11 @@ def hosts(tmp_path: Path) -> tuple[Staged, ...]:
         for folder in ("model", "output/data"):
             (base / folder).mkdir(parents=True)
         setup = HostSetup(host=name, base=base, submitted=tmp_path / "s", port=1, cpus=1)
-        made.append(Staged(setup=setup, argv=(), environ={}, log=tmp_path / f"{name}.log"))
+        made.append(StagedHost(setup=setup, argv=(), environ={}, log=tmp_path / f"{name}.log"))
     return tuple(made)
 
 
-def write(host: Staged, name: str, content: str) -> None:
+def write(host: StagedHost, name: str, content: str) -> None:
     path = host.setup.base / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
@@ -42,7 +42,7 @@ def content(archive: Path) -> dict[str, str]:
         return found
 
 
-def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     write(hosts[0], "model/model.pt", "weights")
     write(hosts[0], "output/data/logs/rank-0.log", "zero")
     write(hosts[1], "output/data/logs/rank-1.log", "one")
@@ -56,7 +56,7 @@ def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[Staged, 
 
 
 def test_of_two_files_of_one_name_the_first_hosts_wins_and_it_is_said(
-    tmp_path: Path, hosts: tuple[Staged, ...]
+    tmp_path: Path, hosts: tuple[StagedHost, ...]
 ) -> None:
     for host, text in zip(hosts, ("mine", "yours"), strict=True):
         write(host, "model/same", "same")
@@ -68,7 +68,7 @@ def test_of_two_files_of_one_name_the_first_hosts_wins_and_it_is_said(
     assert made.notes == ("model.tar.gz: model.pt of algo-2 left out: algo-1 wrote the same names",)
 
 
-def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     write(hosts[0], "model/a", "file")
     write(hosts[1], "model/a/b", "below")
 
@@ -78,7 +78,7 @@ def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, host
     assert len(made.notes) == 1
 
 
-def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     write(hosts[0], "model/model.pt", "weights")
     write(hosts[1], "model/part.pt", "part")
     (hosts[1].setup.base / "model/dead").symlink_to("/nowhere")
@@ -94,7 +94,7 @@ def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[Staged, ..
     assert len(made.notes) == collect.SHOWN_FAULTS + 1
 
 
-def test_a_link_to_its_own_opt_ml_is_relative_on_every_host(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_a_link_to_its_own_opt_ml_is_relative_on_every_host(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     for host in hosts:
         name = host.setup.host
         write(host, f"model/{name}.pt", name)
@@ -109,7 +109,7 @@ def test_a_link_to_its_own_opt_ml_is_relative_on_every_host(tmp_path: Path, host
     assert content(tmp_path / "model.tar.gz")["algo-2-last"] == "algo-2"
 
 
-def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     write(hosts[0], "model/step-9", "9")
     (hosts[0].setup.base / "model/last").symlink_to("step-9")
     os.mkfifo(hosts[0].setup.base / "model/pipe")
@@ -121,7 +121,7 @@ def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Sta
         assert sorted(tar.getnames()) == ["last", "step-9"]
 
 
-def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     for number, host in enumerate(hosts):
         file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
         name = host.setup.host
@@ -134,7 +134,7 @@ def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[
     assert merged == [(1.0, "algo-1"), (1.5, "algo-2"), (2.0, "algo-1"), (2.5, "algo-2")]
 
 
-def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     for host in hosts:
         file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
         name = host.setup.host
@@ -154,7 +154,7 @@ def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Stage
 
 
 def test_the_last_value_is_the_lowest_ranks_whatever_the_order_of_hosts(
-    tmp_path: Path, hosts: tuple[Staged, ...]
+    tmp_path: Path, hosts: tuple[StagedHost, ...]
 ) -> None:
     for rank, host in enumerate(reversed(hosts)):
         file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
@@ -166,7 +166,7 @@ def test_the_last_value_is_the_lowest_ranks_whatever_the_order_of_hosts(
 
 def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None:
     setup = HostSetup(host="algo-1", base=tmp_path / "gone", submitted=tmp_path / "s", port=1, cpus=1)
-    gone = (Staged(setup=setup, argv=(), environ={}, log=tmp_path / "l"),)
+    gone = (StagedHost(setup=setup, argv=(), environ={}, log=tmp_path / "l"),)
 
     made = collect.collect(tmp_path, gone, Log())
 
@@ -176,7 +176,7 @@ def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None
     assert collect.failure_text(gone, "algo-1") == ""
 
 
-def test_an_archive_that_cannot_be_written_is_a_note(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+def test_an_archive_that_cannot_be_written_is_a_note(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     (tmp_path / "model.tar.gz").mkdir()
     (tmp_path / "model.tar.gz/in the way").write_text("")
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from toolkit.commands.simulate import display
-from toolkit.commands.simulate.display import Live, Plain
+from toolkit.commands.simulate.display import LiveDisplay, PlainDisplay
 from toolkit.commands.simulate.progress import HostProgress, JobProgress
 from toolkit.log import Log
 from toolkit.metrics.sample import Sample
@@ -19,7 +19,7 @@ STANDING = JobProgress(name="digits", elapsed_s=75, hosts=HOSTS)
 
 
 def test_lines_go_where_the_host_wrote_them(capfd: pytest.CaptureFixture[str]) -> None:
-    plain = Plain(Log(), several=False)
+    plain = PlainDisplay(Log(), several=False)
 
     plain.lines("algo-1", 1, b"out 1\nout 2\n")
     plain.lines("algo-1", 2, b"err\n")
@@ -28,7 +28,7 @@ def test_lines_go_where_the_host_wrote_them(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_of_several_hosts_each_line_says_which(capfd: pytest.CaptureFixture[str]) -> None:
-    Plain(Log(), several=True).lines("algo-2", 1, b"one\n\ntwo\n")
+    PlainDisplay(Log(), several=True).lines("algo-2", 1, b"one\n\ntwo\n")
 
     assert capfd.readouterr().out == "algo-2 | one\nalgo-2 | \nalgo-2 | two\n"
 
@@ -42,7 +42,7 @@ def test_a_line_that_names_its_host_is_not_marked_again() -> None:
 
 
 def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
-    plain = Plain(Log(), several=True)
+    plain = PlainDisplay(Log(), several=True)
 
     for second in range(25):
         plain.progress(JobProgress(name="j", elapsed_s=second, hosts=HOSTS[:1]))
@@ -52,7 +52,7 @@ def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str
 
 
 def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd: pytest.CaptureFixture[str]) -> None:
-    plain = Plain(Log(), several=True)
+    plain = PlainDisplay(Log(), several=True)
 
     for quarter in range(48):
         bars = (f"algo-1 | {min(quarter, 30)}%",)
@@ -66,7 +66,7 @@ def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd:
 def test_a_line_that_was_shown_unfinished_is_shown_again_only_if_it_goes_on(
     several: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plain = Plain(Log(), several=several)
+    plain = PlainDisplay(Log(), several=several)
     mark = "algo-1 | " if several else ""
     for elapsed_s, text in ((5, "no end \u00e9"), (10, "100%|####| 3/3"), (15, "loading...")):
         host = HostProgress(name="algo-1", state="running", bars=(mark + text,))
@@ -85,7 +85,7 @@ def test_a_line_that_was_shown_unfinished_is_shown_again_only_if_it_goes_on(
 def test_a_reader_that_has_gone_does_not_end_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    plain = Plain(Log(), several=False)
+    plain = PlainDisplay(Log(), several=False)
 
     plain.lines("algo-1", write_end, b"lost\n")
     plain.lines("algo-1", write_end, b"lost too\n")
@@ -98,7 +98,7 @@ def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: p
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stdout", screen)
     log = Log()
-    live = Live(log, several=False)
+    live = LiveDisplay(log, several=False)
 
     live.lines("algo-1", 2, b"[bold]not markup[/bold] :smile:\n")
     live.progress(STANDING)

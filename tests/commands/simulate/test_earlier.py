@@ -8,7 +8,7 @@ import pytest
 from tests.commands.simulate.nobody import nobodys_folder
 from tests.commands.simulate.toolkit_run import ToolkitRun
 from toolkit.commands.simulate import earlier
-from toolkit.commands.simulate.earlier import Earlier
+from toolkit.commands.simulate.earlier import EarlierResults
 from toolkit.errors import UserError
 from toolkit.log import Log
 
@@ -69,7 +69,7 @@ def test_what_was_put_aside_returns_and_what_the_new_job_made_is_gone(tmp_path: 
     (tmp_path / "model.tar.gz").write_text("old")
     (tmp_path / "mine.txt").write_text("a person's")
     before = tree(tmp_path)
-    moved = Earlier(tmp_path)
+    moved = EarlierResults(tmp_path)
 
     moved.put_aside(Log())
     assert earlier.results(tmp_path) == [".replaced"]
@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_while_it_prepared_its_job_loses_nothing_of_the_ea
 
     with pytest.raises(UserError, match="expected a name that no job has had"):
         earlier.refuse(tmp_path, replace=False)
-    again = Earlier(tmp_path)
+    again = EarlierResults(tmp_path)
     again.put_aside(Log())
     again.put_back()
 
@@ -102,7 +102,7 @@ def test_a_folder_that_nobody_may_read_is_removed_with_its_job() -> None:
         closed.mkdir(parents=True)
         (closed / "inside").touch()
         closed.chmod(0)
-        before = Earlier(folder)
+        before = EarlierResults(folder)
 
         before.put_aside(Log())
         before.remove()

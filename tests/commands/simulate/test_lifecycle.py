@@ -16,7 +16,7 @@ def ended(host: str, code: int, at: float) -> Step:
 
 
 def asked(at: float) -> Step:
-    return lambda lifecycle: lifecycle.asked_to_stop(at)
+    return lambda lifecycle: lifecycle.request_stop(at)
 
 
 def time_is(at: float) -> Step:
@@ -168,7 +168,7 @@ def test_history(name: str) -> None:
 
 def test_an_interrupted_job_ends_as_shells_expect() -> None:
     lifecycle = Lifecycle(("algo-1",))
-    lifecycle.asked_to_stop(1)
+    lifecycle.request_stop(1)
     lifecycle.ended("algo-1", 0, 2)
 
     assert job_end(lifecycle, interrupted=True) == JobEnd(status="Stopped", secondary="Stopped", exit_code=130)

@@ -32,7 +32,7 @@ def warned(tmp_path: Path, source: str = "", **more: Any) -> str:
     asked = asked_in(tmp_path, job_dir=Path("/opt/ml/jobs/one"), **more)
     asked.script.write_text(source)
 
-    assert opt_ml.with_own(asked, (), log) == ()
+    assert opt_ml.give_own_opt_ml(asked, (), log) == ()
     return b"".join(lines).decode()
 
 
@@ -73,7 +73,7 @@ def test_there_is_one_warning_however_many_literals_there_are(tmp_path: Path) ->
 
 
 def test_each_host_writes_to_its_own(tmp_path: Path) -> None:
-    if reason := opt_ml.refused(tmp_path):
+    if reason := opt_ml.reason_refused(tmp_path):
         pytest.skip(f"this machine allows no mount namespaces: {reason}")
     before = sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()
 

@@ -121,7 +121,7 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
     ],
 )
 def test_each_host_tells_what_happened_on_itself(outcome: Outcome, said: str) -> None:
-    assert report.own_end(outcome, "a") == said
+    assert report.host_end(outcome, "a") == said
 
 
 def test_times_are_utc() -> None:

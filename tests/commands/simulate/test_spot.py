@@ -63,7 +63,7 @@ def test_an_interrupted_job_starts_again_from_its_checkpoints(
     assert ", its last checkpoint " in said[1]
     for start in ("Training seconds: ", "Billable seconds: ", "Managed Spot Training savings: "):
         assert len(lines(job.console, start)) == 1
-    described = facts.facts(job.folder, 0.0)
+    described = facts.read_facts(job.folder, 0.0)
     assert lines(facts.text(described), "Managed Spot") == lines(job.console, "Managed Spot")
     document = facts.document(described)
     assert document["EnableManagedSpotTraining"] is True
@@ -108,7 +108,7 @@ def test_without_checkpoints_the_job_starts_from_scratch_and_says_so(tmp_path: P
 def test_a_job_that_waits_for_new_hosts_can_be_stopped(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with ToolkitRun(tmp_path, "counts_to.py", "--interrupt", "0s+1h") as job:
         job.until("new ones come in 3600 s")
-        waiting = facts.facts(job.folder, 4e9)
+        waiting = facts.read_facts(job.folder, 4e9)
         job.signal(number)
         assert job.end() == code
 

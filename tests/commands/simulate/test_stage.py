@@ -16,7 +16,7 @@ from tests.commands.simulate.nobody import nobodys_folder
 from tests.job.file.made import job_file
 from toolkit.commands.jobs.folders import RUN_MARK, is_locked
 from toolkit.commands.simulate import check, source, stage
-from toolkit.commands.simulate.earlier import Earlier
+from toolkit.commands.simulate.earlier import EarlierResults
 from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
@@ -32,9 +32,9 @@ def asked_in(tmp_path: Path, hosts: int = 2, **more: Any) -> JobFile:
     return job_file(**{"source": source, "hosts": names, "job_dir": tmp_path / "job", **more})
 
 
-def staged(asked: JobFile, **own: str) -> tuple[stage.Staged, ...]:
+def staged(asked: JobFile, **own: str) -> tuple[stage.StagedHost, ...]:
     lock = stage.claim(asked.run.job_dir)
-    before = Earlier(asked.run.job_dir)
+    before = EarlierResults(asked.run.job_dir)
     before.put_aside(Log())
     before.remove()
     os.close(lock)
@@ -459,7 +459,7 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
     files = stage.channel_files(asked.spec.channels[0], {})
     shares = [
-        [name for name, _ in stage.share(asked, asked.spec.channels[0], host.setup.host, files)] for host in hosts
+        [name for name, _ in stage.host_share(asked, asked.spec.channels[0], host.setup.host, files)] for host in hosts
     ]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":

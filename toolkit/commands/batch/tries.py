@@ -34,13 +34,13 @@ PAUSE_TIMES = 6
 OUT_OF_MEMORY = ("memory", "OutOfMemory", "MemoryError", "RESOURCE_EXHAUSTED", "SIGKILL")
 
 
-class Try(Record, frozen=True, kw_only=True):
-    """A batch, and what came of it. `why`: why it does not fit, "" if it does. `is_fault`: for a reason that is not
+class BatchTrial(Record, frozen=True, kw_only=True):
+    """A batch, and what came of it. `reason`: why it does not fit, "" if it does. `is_fault`: for a reason that is not
     memory. `memory_bytes`: its peak on the host; `gpu_bytes`: of the fullest GPU, None without one."""
 
     batch: int
     fits: bool
-    why: str = ""
+    reason: str = ""
     is_fault: bool = False
     memory_bytes: int = 0
     gpu_bytes: int | None = None
@@ -50,10 +50,10 @@ class Try(Record, frozen=True, kw_only=True):
     @property
     def is_memory(self) -> bool:
         """True if the batch does not fit for want of memory."""
-        return not self.fits and not self.is_fault and any(word in self.why for word in OUT_OF_MEMORY)
+        return not self.fits and not self.is_fault and any(word in self.reason for word in OUT_OF_MEMORY)
 
 
-def attempt(
+def run_trial(
     words: Sequence[str],
     batch: int,
     folder: Path,
@@ -62,7 +62,7 @@ def attempt(
     limit_bytes: int,
     steps: int,
     patience_s: float,
-) -> Try:
+) -> BatchTrial:
     """Run the job that the arguments *words* of `toolkit run` mean until each rank has ended *steps* steps.
 
     *folder*: the job's, which must not exist. *limit_bytes*: of the host's memory. *patience_s*: the longest wait
@@ -75,11 +75,11 @@ def attempt(
     )
     peak = done = 0
 
-    def made(fits: bool, why: str = "", *, is_fault: bool = False, gpu: int | None = None) -> Try:
-        return Try(
+    def trial(fits: bool, reason: str = "", *, is_fault: bool = False, gpu: int | None = None) -> BatchTrial:
+        return BatchTrial(
             batch=batch,
             fits=fits,
-            why=why,
+            reason=reason,
             is_fault=is_fault,
             memory_bytes=peak,
             gpu_bytes=gpu,
@@ -91,18 +91,18 @@ def attempt(
         while process.poll() is None:
             looks_s = time.monotonic()
             pids = descendants(process.pid)
-            now, with_peaks = _memory(pids)
+            current, with_peaks = _memory(pids)
             peak = max(peak, with_peaks)
-            if now > limit_bytes:
-                return made(False, "it needs more memory than the limit")
+            if current > limit_bytes:
+                return trial(False, "it needs more memory than the limit")
             done = max(done, _steps(pids))
             if done >= steps:
                 fits = peak <= limit_bytes
-                return made(fits, "" if fits else "its peak memory is above the limit", gpu=_gpu_bytes())
+                return trial(fits, "" if fits else "its peak memory is above the limit", gpu=_gpu_bytes())
             if time.monotonic() - began_s > patience_s:
-                return made(False, f"{done} of {steps} steps ended within {patience_s:g} s", is_fault=True)
+                return trial(False, f"{done} of {steps} steps ended within {patience_s:g} s", is_fault=True)
             time.sleep(max(LOOK_S, PAUSE_TIMES * (time.monotonic() - looks_s)))
-        return made(*_ended(folder, done))
+        return trial(*_ended(folder, done))
     finally:
         _end(process)
 
@@ -110,40 +110,40 @@ def attempt(
 def _ended(folder: Path, done: int) -> tuple[bool, str]:
     """Return whether a job that ended before its time fits, and why not."""
     try:
-        told: dict[str, Any] = json.loads(read_document(folder / "job.json"))
+        report: dict[str, Any] = json.loads(read_document(folder / "job.json"))
     except (OSError, ValueError):
         return False, "the job could not be started: run it with toolkit run to see why"
-    if told.get("exit_code") == 0:
+    if report.get("exit_code") == 0:
         return done > 0, "" if done else "the job ended without a step: there is no whole batch of this size"
-    reason = " ".join(str(told.get("failure_reason") or f"exit code {told.get('exit_code')}").split())
+    reason = " ".join(str(report.get("failure_reason") or f"exit code {report.get('exit_code')}").split())
     _, _, message = reason.partition("ErrorMessage ")
     return False, (message or reason)[:160]
 
 
 def _memory(pids: set[int]) -> tuple[int, int]:
     """Return the bytes that the processes hold now, and those with the peak of each."""
-    now = above = 0
+    current = above = 0
     for pid in pids:
         shares = _fields(f"/proc/{pid}/smaps_rollup", ("Pss",))
         status = _fields(f"/proc/{pid}/status", ("VmHWM", "VmRSS"))
-        held = shares.get("Pss", status.get("VmRSS", 0))
-        now += held
+        share = shares.get("Pss", status.get("VmRSS", 0))
+        current += share
         above += max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
-    return now, now + above
+    return current, current + above
 
 
 def _fields(path: str, names: tuple[str, ...]) -> dict[str, int]:
     """Return the named lines of a file of /proc in bytes; none if the process has ended or is another user's."""
-    found = {}
+    sizes = {}
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
                 if name in names:
-                    found[name] = int(value.split()[0]) * 1024
+                    sizes[name] = int(value.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return found
+    return sizes
 
 
 def _steps(pids: set[int]) -> int:
@@ -161,7 +161,7 @@ def _steps(pids: set[int]) -> int:
             ranks.add(environ.get(b"RANK", environ.get(b"OMPI_COMM_WORLD_RANK", b"")))
     ranks.discard(b"")
     pattern = STEPS_NAME.replace("%d", "*")
-    counts = [_written(path) for each in folders for path in matching(each, pattern, named_elsewhere)]
+    counts = [_written(path) for folder in folders for path in matching(folder, pattern, named_elsewhere)]
     counts = [count for count in counts if count]
     return min(counts) if counts and len(counts) >= len(ranks) else 0
 
@@ -178,8 +178,8 @@ def _gpu_bytes() -> int | None:
     """Return the memory in use of the fullest GPU, None without one."""
     command = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        return max(int(word) for word in told.split()) << 20
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return max(int(word) for word in output.split()) << 20
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 

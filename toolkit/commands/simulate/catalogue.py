@@ -23,7 +23,7 @@ from toolkit.train.source.files import is_folder, raise_what_may_pass
 MOST = 1000  # Entries that are kept; the oldest go.
 
 
-class Entry(Record, frozen=True, kw_only=True):
+class CatalogueEntry(Record, frozen=True, kw_only=True):
     """A job of the catalogue. `recorded_s`: when it was started, seconds since the epoch."""
 
     name: str
@@ -37,11 +37,11 @@ def home(environ: Mapping[str, str]) -> Path | None:
     state = environ.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "toolkit" / "jobs"
-    own = environ.get("HOME", "")
-    return Path(own) / ".local" / "state" / "toolkit" / "jobs" if own.startswith("/") else None
+    home = environ.get("HOME", "")
+    return Path(home) / ".local" / "state" / "toolkit" / "jobs" if home.startswith("/") else None
 
 
-def record(environ: Mapping[str, str], entry: Entry) -> None:
+def record(environ: Mapping[str, str], entry: CatalogueEntry) -> None:
     """Write *entry*; it replaces one of the same folder.
 
     Raises:
@@ -64,12 +64,12 @@ def record(environ: Mapping[str, str], entry: Entry) -> None:
         old.unlink(missing_ok=True)
 
 
-def entries(environ: Mapping[str, str]) -> tuple[Entry, ...]:
+def entries(environ: Mapping[str, str]) -> tuple[CatalogueEntry, ...]:
     """Return the jobs whose folders are there, the newest first."""
     place = home(environ)
-    found = [] if place is None else [entry for path in _files(place) if (entry := _entry(path)) is not None]
-    there = [entry for entry in found if is_job(entry.folder, folders.as_absent)]
-    return tuple(sorted(there, key=lambda entry: entry.recorded_s, reverse=True))
+    recorded = [] if place is None else [entry for path in _files(place) if (entry := _entry(path)) is not None]
+    present = [entry for entry in recorded if is_job(entry.folder, folders.as_absent)]
+    return tuple(sorted(present, key=lambda entry: entry.recorded_s, reverse=True))
 
 
 def is_job(folder: Path, unreadable: folders.Unreadable) -> bool:
@@ -88,17 +88,17 @@ def find(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
     folder = cwd / word
     if word and is_job(folder, raise_what_may_pass):
         return folder.resolve()
-    known = entries(environ)
-    named = [entry.folder for entry in known if entry.name == word]
-    running = [each for each in named if runner.state(each) != "gone"]
+    jobs = entries(environ)
+    matches = [entry.folder for entry in jobs if entry.name == word]
+    running = [folder for folder in matches if runner.state(folder) != "gone"]
     if len(running) > 1:
         names = ", ".join(map(str, running))
         raise UserError(f"{word}: {len(running)} jobs of this name run: {names}", hint="Name the job's folder.")
-    if named:
-        return (running or named)[0]
+    if matches:
+        return (running or matches)[0]
     if is_folder(folder):
         raise UserError("expected a job folder of `toolkit run`, found another folder", where=str(folder))
-    near = did_you_mean(word, [entry.name for entry in known])
+    near = did_you_mean(word, [entry.name for entry in jobs])
     raise UserError(
         f"expected the name of a job or its folder, found {word!r}. {near}".rstrip(". "),
         hint="`toolkit jobs` lists the jobs.",
@@ -119,10 +119,14 @@ def _files(place: Path) -> list[Path]:
     return [place / name for name in folders.names(place) if name.endswith(".json")]
 
 
-def _entry(path: Path) -> Entry | None:
+def _entry(path: Path) -> CatalogueEntry | None:
     try:
-        told = msgspec.json.decode(read_document(path))
-        return Entry(name=str(told["name"]), folder=Path(paths.from_text(told["folder"])), recorded_s=float(told["at"]))
+        document = msgspec.json.decode(read_document(path))
+        return CatalogueEntry(
+            name=str(document["name"]),
+            folder=Path(paths.from_text(document["folder"])),
+            recorded_s=float(document["at"]),
+        )
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None  # Removed meanwhile, or not ours.
 

@@ -20,39 +20,45 @@ WHERE = "toolkit run"
 HOST_BYTES = 8 << 20
 
 
-def check(asked: JobFile) -> None:
-    """Raise a UserError for the first path of *asked* that does not exist or option that has no effect."""
-    if folders.exists(asked.run.job_dir) and is_locked(asked.run.job_dir):
-        raise UserError("a job is running there", where=str(asked.run.job_dir), hint="Give another --job-dir.")
-    earlier.refuse(asked.run.job_dir, replace=asked.run.replace)
-    _check_backend(asked)
-    _check_memory(asked)
-    _check_processes(asked)
-    _check_script(asked.script, asked.source)
-    if asked.requirements and not is_file(asked.requirements):
-        found = f"expected a requirements file, found {kind_of(asked.requirements)}"
-        raise UserError(found, where=str(asked.requirements))
-    _check_rules(asked)
-    if asked.spec.profiler_rules is not None:
+def check(job_file: JobFile) -> None:
+    """Raise a UserError for the first path of *job_file* that does not exist or option that has no effect."""
+    if folders.exists(job_file.run.job_dir) and is_locked(job_file.run.job_dir):
+        raise UserError("a job is running there", where=str(job_file.run.job_dir), hint="Give another --job-dir.")
+    earlier.refuse(job_file.run.job_dir, replace=job_file.run.replace)
+    _check_backend(job_file)
+    _check_memory(job_file)
+    _check_processes(job_file)
+    _check_script(job_file.script, job_file.source)
+    if job_file.requirements and not is_file(job_file.requirements):
+        message = f"expected a requirements file, found {kind_of(job_file.requirements)}"
+        raise UserError(message, where=str(job_file.requirements))
+    _check_rules(job_file)
+    if job_file.spec.profiler_rules is not None:
         from toolkit.diagnosis import configuration
 
-        configuration.read(asked.spec.profiler_rules, "job file: $.profiler-rules")
-    kept = asked.spec.checkpoints
-    if kept is not None and (kept.resolve() == asked.run.job_dir.resolve() or _is_replaced(kept, asked.run.job_dir)):
-        found = "expected a folder for checkpoints, found one of the job's results, which the next run there replaces"
-        raise UserError(found, where=str(kept), hint="Copy it to a folder beside the job's own, and give that.")
-    for channel in asked.spec.channels:
+        configuration.read(job_file.spec.profiler_rules, "job file: $.profiler-rules")
+    checkpoints = job_file.spec.checkpoints
+    if checkpoints is not None and (
+        checkpoints.resolve() == job_file.run.job_dir.resolve() or _is_replaced(checkpoints, job_file.run.job_dir)
+    ):
+        message = "expected a folder for checkpoints, found one of the job's results, which the next run there replaces"
+        raise UserError(
+            message, where=str(checkpoints), hint="Copy it to a folder beside the job's own, and give that."
+        )
+    for channel in job_file.spec.channels:
         if channel.uri:
             parse(channel.uri, f"channel {channel.name}")
         elif kind_of(channel.folder) not in ("a file", "a folder"):
-            found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
-            raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
+            message = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
+            raise UserError(message, where=str(channel.folder), hint=_of_mode(channel.folder))
         elif channel.file_system and not is_folder(channel.folder):
-            found = f"expected the folder of a file system for channel {channel.name}, found a file"
-            raise UserError(found, where=str(channel.folder))
-        elif _is_replaced(channel.folder, asked.run.job_dir):
-            found = f"expected data for channel {channel.name}, found a result of an earlier job that this run replaces"
-            raise UserError(found, where=str(channel.folder), hint="Give another --job-dir.")
+            message = f"expected the folder of a file system for channel {channel.name}, found a file"
+            raise UserError(message, where=str(channel.folder))
+        elif _is_replaced(channel.folder, job_file.run.job_dir):
+            message = (
+                f"expected data for channel {channel.name}, found a result of an earlier job that this run replaces"
+            )
+            raise UserError(message, where=str(channel.folder), hint="Give another --job-dir.")
 
 
 def _is_replaced(path: Path, job_dir: Path) -> bool:
@@ -61,25 +67,25 @@ def _is_replaced(path: Path, job_dir: Path) -> bool:
     return path.is_relative_to(job_dir) and path.relative_to(job_dir).parts[:1] in {(name,) for name in RESULTS}
 
 
-def _check_backend(asked: JobFile) -> None:
-    if asked.run.backend == "docker" and not asked.run.image:
+def _check_backend(job_file: JobFile) -> None:
+    if job_file.run.backend == "docker" and not job_file.run.image:
         hint = "Name one that has the toolkit (docs/images.md)."
         raise UserError("expected --image with --backend docker, found none", where=WHERE, hint=hint)
-    if asked.run.backend is None and asked.run.image:
+    if job_file.run.backend is None and job_file.run.image:
         hint = "Add --backend docker, or --backend process to leave the image aside."
         raise UserError("--image has no effect: the hosts are processes of this machine", where=WHERE, hint=hint)
-    if asked.run.backend != "docker" and (asked.run.memory_bytes or asked.run.shm_bytes):
+    if job_file.run.backend != "docker" and (job_file.run.memory_bytes or job_file.run.shm_bytes):
         hint = "Only containers have limits of their own: --backend docker --image IMAGE."
         raise UserError("--memory and --shm-size need --backend docker", where=WHERE, hint=hint)
 
 
-def _check_memory(asked: JobFile) -> None:
+def _check_memory(job_file: JobFile) -> None:
     """Refuse hosts whose `train` processes alone would need more than this machine's memory."""
-    needed, there = len(asked.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
+    needed, available = len(job_file.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available:
         message = (
-            f"expected at most {there // HOST_BYTES:,} hosts, as this machine has {there >> 30} GiB of memory and"
-            f" {len(asked.hosts):,} hosts need {needed >> 30:,} GiB for `train` alone"
+            f"expected at most {available // HOST_BYTES:,} hosts, as this machine has {available >> 30} GiB of memory"
+            f" and {len(job_file.hosts):,} hosts need {needed >> 30:,} GiB for `train` alone"
         )
         raise UserError(message, where=WHERE, hint="Give fewer --hosts.")
 
@@ -89,13 +95,13 @@ def _of_mode(path: Path) -> str:
     front, colon, word = str(path).rpartition(":")
     if not colon or "/" in word or not (folders.exists(front, folders.as_absent) or _of_mode(Path(front))):
         return ""
-    known = (*MODES, SHARDED, FILE_SYSTEM)
-    return f"{word!r} is none of {', '.join(known)}. {did_you_mean(word, known)}".rstrip()
+    words = (*MODES, SHARDED, FILE_SYSTEM)
+    return f"{word!r} is none of {', '.join(words)}. {did_you_mean(word, words)}".rstrip()
 
 
-def _check_processes(asked: JobFile) -> None:
-    count = asked.spec.processes_per_host or 1
-    if count > 1 and STRATEGIES[asked.spec.strategy.name].one_per_host:
+def _check_processes(job_file: JobFile) -> None:
+    count = job_file.spec.processes_per_host or 1
+    if count > 1 and STRATEGIES[job_file.spec.strategy.name].one_per_host:
         message = f"--processes-per-host {count} has no effect: the distribution starts one process on each host"
         hint = "Add --distribution torchrun (or ddp, mpi, smddp, ...), or leave it out."
         raise UserError(message, where=WHERE, hint=hint)
@@ -120,17 +126,17 @@ def _check_script(script: Path, source: Path) -> None:
             check_says_how(script)
 
 
-def _check_rules(asked: JobFile) -> None:
-    if asked.spec.rules is None:
+def _check_rules(job_file: JobFile) -> None:
+    if job_file.spec.rules is None:
         return
     try:
-        document.read(files.read(asked.spec.rules), str(asked.spec.rules))
+        document.read(files.read(job_file.spec.rules), str(job_file.spec.rules))
     except OSError as error:
-        found = kind_of(asked.spec.rules)
+        found = kind_of(job_file.spec.rules)
         found = f"one that cannot be read ({error.strerror})" if found == "a file" else found
         kind = PlatformError if may_pass(error) else UserError
-        raise kind(f"expected a document of log rules, found {found}", where=str(asked.spec.rules)) from None
-    there = asked.source / asked.rules_in_source
-    if there != asked.spec.rules and folders.exists(there):
-        message = f"expected a name that the source folder does not have, found another {there.name} in it"
-        raise UserError(message, where=str(asked.spec.rules), hint="Name that one, or give this one another name.")
+        raise kind(f"expected a document of log rules, found {found}", where=str(job_file.spec.rules)) from None
+    target = job_file.source / job_file.rules_in_source
+    if target != job_file.spec.rules and folders.exists(target):
+        message = f"expected a name that the source folder does not have, found another {target.name} in it"
+        raise UserError(message, where=str(job_file.spec.rules), hint="Name that one, or give this one another name.")

@@ -13,7 +13,7 @@ from toolkit.commands.jobs.folders import earlier_metrics
 from toolkit.commands.simulate.documents import HostSetup
 from toolkit.commands.simulate.report import last_values
 from toolkit.commands.simulate.reserve import is_full
-from toolkit.commands.simulate.stage import Staged
+from toolkit.commands.simulate.stage import StagedHost
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.outcome import Outcome, from_document
 from toolkit.log import Log
@@ -40,19 +40,19 @@ class Collected(Record, frozen=True, kw_only=True):
     is_disk_full: bool = False  # One of them could not be written for want of space.
 
 
-def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
+def outcomes(staged: Sequence[StagedHost]) -> dict[str, Outcome]:
     """Return each host's outcome (output/outcome.json), without the hosts that wrote none."""
-    told = {}
+    outcomes = {}
     for host in staged:
         path = host.setup.base / "output" / "outcome.json"
         try:
-            told[host.setup.host] = from_document(files.read(path), str(path))
+            outcomes[host.setup.host] = from_document(files.read(path), str(path))
         except (OSError, ContractError):
             pass  # The host was killed before it could write one; the report then has its exit code only.
-    return told
+    return outcomes
 
 
-def failure_text(staged: Sequence[Staged], name: str) -> str:
+def failure_text(staged: Sequence[StagedHost], name: str) -> str:
     """Return the failure file of the host called *name*, "" if there is none."""
     for host in staged:
         if host.setup.host == name:
@@ -69,7 +69,7 @@ def _end(log: Path) -> bytes:
         return file.read(LAST_BYTES)
 
 
-def last_words(staged: Sequence[Staged], name: str) -> str:
+def last_words(staged: Sequence[StagedHost], name: str) -> str:
     """Return the last line in the log of the host called *name*, which is the engine's or the kernel's message; "" if
     there is none."""
     for host in staged:
@@ -82,7 +82,7 @@ def last_words(staged: Sequence[Staged], name: str) -> str:
     return ""
 
 
-def collect(job_dir: Path, staged: Sequence[Staged], log: Log, *, checkpoints: Path | None = None) -> Collected:
+def collect(job_dir: Path, staged: Sequence[StagedHost], log: Log, *, checkpoints: Path | None = None) -> Collected:
     """Pack model.tar.gz and output.tar.gz and merge all hosts' metrics. An error becomes a note and changes no
     status. *checkpoints*: the folder that a container has at /opt/ml/checkpoints."""
     notes: list[str] = []
@@ -120,13 +120,15 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log, *, checkpoints: P
 def misread(definitions: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return the names of the metrics among *definitions* whose regex reads some numbers wrong, or misses them."""
     with Guard() as watch:
-        return tuple(each.name for each in compile(definitions, "metric definitions") if warnings(each, watch))
+        return tuple(
+            definition.name for definition in compile(definitions, "metric definitions") if warnings(definition, watch)
+        )
 
 
-def gather(job_dir: Path, staged: Sequence[Staged]) -> Iterator[Sample]:
+def gather(job_dir: Path, staged: Sequence[StagedHost]) -> Iterator[Sample]:
     """Yield the samples of all hosts and starts, ordered by time; each host's own order is kept."""
-    own = (host.setup.base / "output" / "metrics.jsonl" for host in staged)
-    return by_time((*earlier_metrics(job_dir), *own))
+    own_files = (host.setup.base / "output" / "metrics.jsonl" for host in staged)
+    return by_time((*earlier_metrics(job_dir), *own_files))
 
 
 def _origin(setup: HostSetup, folder: str, checkpoints: Path | None) -> Origin:
@@ -151,9 +153,9 @@ def _notes(archive: str, packed: Packed) -> list[str]:
         for (owner, host), names in packed.lost.items()
     ]
     notes += packed.faults[:SHOWN_FAULTS]
-    more = len(packed.faults[SHOWN_FAULTS:]) + packed.more_faults
-    if more:
-        notes.append(f"{archive}: the same of {more:,} more files or folders; the log above names them")
+    unlisted = len(packed.faults[SHOWN_FAULTS:]) + packed.more_faults
+    if unlisted:
+        notes.append(f"{archive}: the same of {unlisted:,} more files or folders; the log above names them")
     return notes
 
 
@@ -175,5 +177,5 @@ def write_json(path: Path, value: Record) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    unlisted = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + unlisted

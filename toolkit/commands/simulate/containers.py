@@ -23,24 +23,24 @@ WITHIN_S = 60.0
 KILL_S = 10.0
 
 
-def name_of(asked: JobFile, host: str) -> str:
+def name_of(job_file: JobFile, host: str) -> str:
     """Return the name of *host*'s container."""
-    return f"{asked.spec.name}-{host}"
+    return f"{job_file.spec.name}-{host}"
 
 
 def argv(
-    asked: JobFile, setup: HostSetup, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
+    job_file: JobFile, setup: HostSetup, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
 ) -> tuple[str, ...]:
     """Return the command that starts *setup*'s container.
 
-    *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: from `gpus_for`; *user*: from `person`.
+    *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: from `gpus_for`; *user*: from `container_user`.
     """
-    words = ["docker", "run", "--name", name_of(asked, setup.host), "--label", f"{LABEL}={asked.run.job_dir}"]
-    words += ["--network", network_of(asked), "--network-alias", setup.host, "--hostname", setup.host]
-    words += ["--log-driver", "none", "--shm-size", str(asked.run.shm_bytes or SHM_BYTES)]
-    if asked.run.memory_bytes:
+    words = ["docker", "run", "--name", name_of(job_file, setup.host), "--label", f"{LABEL}={job_file.run.job_dir}"]
+    words += ["--network", network_of(job_file), "--network-alias", setup.host, "--hostname", setup.host]
+    words += ["--log-driver", "none", "--shm-size", str(job_file.run.shm_bytes or SHM_BYTES)]
+    if job_file.run.memory_bytes:
         # No swap: a process that needs more memory must fail.
-        words += ["--memory", str(asked.run.memory_bytes), "--memory-swap", str(asked.run.memory_bytes)]
+        words += ["--memory", str(job_file.run.memory_bytes), "--memory-swap", str(job_file.run.memory_bytes)]
     if gpus:
         words += ["--gpus", gpus]
     if user:
@@ -54,11 +54,11 @@ def argv(
         words += ["--volume", mount]
     for name, value in environ.items():
         words += ["--env", f"{name}={value}"]
-    assert asked.run.image is not None
-    return (*words, asked.run.image, "train")
+    assert job_file.run.image is not None
+    return (*words, job_file.run.image, "train")
 
 
-def person() -> str:
+def container_user() -> str:
     """Return the user (UID:GID) that a container runs as, so that its files belong to the person who runs the job.
 
     For root return "", the image's own user, as on the platform.
@@ -66,9 +66,9 @@ def person() -> str:
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else ""
 
 
-def network_of(asked: JobFile) -> str:
+def network_of(job_file: JobFile) -> str:
     """Return the name of the job's own network."""
-    return f"toolkit-{asked.spec.name}"
+    return f"toolkit-{job_file.spec.name}"
 
 
 def gpus_for(host: int, hosts: int, count: int) -> str:
@@ -90,11 +90,12 @@ def gpu_count() -> int:
 
 
 class Engine:
-    """Makes the job's network before the job and removes everything after it. *own*: the person's environment."""
+    """Makes the job's network before the job and removes everything after it. *user_environ*: the person's
+    environment."""
 
-    def __init__(self, asked: JobFile, own: Mapping[str, str]) -> None:
-        self._asked = asked
-        self._own = own
+    def __init__(self, job_file: JobFile, user_environ: Mapping[str, str]) -> None:
+        self._job_file = job_file
+        self._user_environ = user_environ
 
     def __enter__(self) -> "Engine":
         """Remove the containers and network that a killed run in this folder left, and create the network.
@@ -103,15 +104,15 @@ class Engine:
             PlatformError: docker is missing or refuses, or the engine has a job of this name from another folder.
         """
         self._clear()
-        name = network_of(self._asked)
-        if self._ask("network", "ls", "--quiet", "--filter", f"name=^{name}$"):
+        name = network_of(self._job_file)
+        if self._run("network", "ls", "--quiet", "--filter", f"name=^{name}$"):
             raise PlatformError(
-                f"expected no other job named {self._asked.spec.name} on this engine, found its network {name}",
+                f"expected no other job named {self._job_file.spec.name} on this engine, found its network {name}",
                 where="toolkit run",
                 hint="Give this job another --name; or, if that job has ended, remove what it left:"
                 f" docker ps --filter network={name}, docker network rm {name}.",
             )
-        self._ask("network", "create", "--label", self._label, name)
+        self._run("network", "create", "--label", self._label, name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,31 +132,31 @@ class Engine:
     def short_of_memory(self, host: str) -> bool:
         """Return whether the kernel killed a process in *host*'s container because memory ran out."""
         try:
-            told = self._ask("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._asked, host))
+            answer = self._run("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._job_file, host))
         except PlatformError:
             return False  # The container was never created.
-        return told.strip() == "true"
+        return answer.strip() == "true"
 
     @property
     def _label(self) -> str:
-        return f"{LABEL}={self._asked.run.job_dir}"
+        return f"{LABEL}={self._job_file.run.job_dir}"
 
     def _clear_containers(self) -> None:
-        containers = self._ask("ps", "--all", "--quiet", "--filter", f"label={self._label}").split()
+        containers = self._run("ps", "--all", "--quiet", "--filter", f"label={self._label}").split()
         if containers:
-            self._ask("rm", "--force", *containers)
+            self._run("rm", "--force", *containers)
 
     def _clear(self) -> None:
         self._clear_containers()
-        networks = self._ask("network", "ls", "--quiet", "--filter", f"label={self._label}").split()
+        networks = self._run("network", "ls", "--quiet", "--filter", f"label={self._label}").split()
         if networks:
-            self._ask("network", "rm", *networks)
+            self._run("network", "rm", *networks)
 
-    def _ask(self, *words: str) -> str:
+    def _run(self, *words: str) -> str:
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 ("docker", *words),
-                env=dict(self._own),
+                env=dict(self._user_environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -170,14 +171,14 @@ class Engine:
         except subprocess.TimeoutExpired:
             raise PlatformError(f"no answer within {WITHIN_S:g} s", where=f"docker {words[0]}") from None
         except subprocess.CalledProcessError as error:
-            said = error.stderr.strip() or f"exit code {error.returncode}"
+            message = error.stderr.strip() or f"exit code {error.returncode}"
             # The engine's own errors contain this. All others come from the client, which did not reach an engine.
-            hint = "" if "response from daemon" in said else "Is the engine running (docker info)?"
-            raise PlatformError(said, where=f"docker {words[0]}", hint=hint) from None
-        return done.stdout
+            hint = "" if "response from daemon" in message else "Is the engine running (docker info)?"
+            raise PlatformError(message, where=f"docker {words[0]}", hint=hint) from None
+        return result.stdout
 
 
-def kill(name: str, own: Mapping[str, str]) -> None:
+def kill(name: str, user_environ: Mapping[str, str]) -> None:
     """Have the engine kill all processes in the container. A child process does it, and this one does not wait for it.
 
     The child tries for KILL_S, because a container that is still starting does not exist yet.
@@ -186,10 +187,10 @@ def kill(name: str, own: Mapping[str, str]) -> None:
     def insist() -> int:
         ends_s = time.monotonic() + KILL_S
         while time.monotonic() < ends_s:
-            done = subprocess.run(
-                ("docker", "kill", "--signal", "KILL", name), env=dict(own), capture_output=True, check=False
+            result = subprocess.run(
+                ("docker", "kill", "--signal", "KILL", name), env=dict(user_environ), capture_output=True, check=False
             )
-            if done.returncode == 0:
+            if result.returncode == 0:
                 return 0
             time.sleep(0.1)
         return 1

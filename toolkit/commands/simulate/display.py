@@ -24,7 +24,7 @@ STATES_EVERY_S = 5.0
 # row stays on the screen.
 ECHO_COLUMNS = 4
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Which states come without.
-Look = Literal["auto", "plain", "quiet"]
+DisplayStyle = Literal["auto", "plain", "quiet"]
 
 
 class Display(Protocol):
@@ -40,7 +40,7 @@ class Display(Protocol):
         """End the display after the job."""
 
 
-class Plain:
+class PlainDisplay:
     """Shows lines as they arrive, and a status line every 10 s through *log*."""
 
     def __init__(self, log: Log, *, several: bool) -> None:
@@ -93,7 +93,7 @@ class Plain:
                 return
 
 
-class Quiet:
+class QuietDisplay:
     """Shows nothing: the hosts' output goes only to the job's logs."""
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
@@ -106,7 +106,7 @@ class Quiet:
         """Nothing is held."""
 
 
-class Live:
+class LiveDisplay:
     """Shows the same lines above a table that is kept up to date (rich)."""
 
     def __init__(self, log: Log, *, several: bool) -> None:
@@ -167,20 +167,20 @@ def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
     """
     if not several:
         return block
-    named = re.compile(rb"\[(1,mpirank:\d+,)?%s[ \]]" % re.escape(host.encode()))
+    prefix = re.compile(rb"\[(1,mpirank:\d+,)?%s[ \]]" % re.escape(host.encode()))
     mark = f"{host} | ".encode()
     lines = block.removesuffix(b"\n").split(b"\n")
-    return b"".join((line if named.match(line) else mark + line) + b"\n" for line in lines)
+    return b"".join((line if prefix.match(line) else mark + line) + b"\n" for line in lines)
 
 
-def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = "auto") -> Display:
+def choose_display(log: Log, *, several: bool, environ: Mapping[str, str], look: DisplayStyle = "auto") -> Display:
     """Return the display that *look* asks for, else the one that suits this terminal."""
     if look == "quiet":
-        return Quiet()
-    return Live(log, several=several) if is_live(environ, look) else Plain(log, several=several)
+        return QuietDisplay()
+    return LiveDisplay(log, several=several) if is_live(environ, look) else PlainDisplay(log, several=several)
 
 
-def is_live(environ: Mapping[str, str], look: Look = "auto") -> bool:
+def is_live(environ: Mapping[str, str], look: DisplayStyle = "auto") -> bool:
     """True if the job is shown in a live table: stdout is a terminal, and rich (an extra) is installed."""
     from importlib.util import find_spec
 

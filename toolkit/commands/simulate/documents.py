@@ -49,64 +49,71 @@ class HostSetup(Record, frozen=True, kw_only=True):
         return BASE if self.contained else self.base
 
 
-def resources(asked: JobFile, host: str) -> dict[str, Any]:
+def resources(job_file: JobFile, host: str) -> dict[str, Any]:
     """Return *host*'s resourceconfig.json. Hosts that are processes of this machine use the loopback interface."""
-    return writing.resources(host, asked.hosts, asked.groups, "eth0" if asked.run.backend == "docker" else "lo")
+    return writing.resources(
+        host, job_file.hosts, job_file.groups, "eth0" if job_file.run.backend == "docker" else "lo"
+    )
 
 
-def documents(asked: JobFile, setup: HostSetup, region: str) -> dict[str, Any]:
+def documents(job_file: JobFile, setup: HostSetup, region: str) -> dict[str, Any]:
     """Return the documents in *setup*'s input/config, by file name."""
     files: dict[str, Any] = {
-        "hyperparameters.json": writing.hyperparameters(asked, setup.submitted, region),
-        "inputdataconfig.json": writing.inputs(asked),
-        "resourceconfig.json": resources(asked, setup.host),
+        "hyperparameters.json": writing.hyperparameters(job_file, setup.submitted, region),
+        "inputdataconfig.json": writing.inputs(job_file),
+        "resourceconfig.json": resources(job_file, setup.host),
         "metric-definition-regex.json": [
-            {"Name": name, "Regex": regex} for name, regex in asked.spec.metric_definitions
+            {"Name": name, "Regex": regex} for name, regex in job_file.spec.metric_definitions
         ],
     }
-    if asked.spec.checkpoints:
+    if job_file.spec.checkpoints:
         local = str(setup.inside / "checkpoints")
-        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": asked.spec.checkpoints.as_uri()}
+        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": job_file.spec.checkpoints.as_uri()}
     return files
 
 
-def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region: str) -> dict[str, str]:
-    """Return the environment of *setup*'s `train`: the person's *own*, then the platform's variables, then the job's.
+def environment(job_file: JobFile, setup: HostSetup, user_environ: Mapping[str, str], region: str) -> dict[str, str]:
+    """Return the environment of *setup*'s `train`: the person's *user_environ*, then the platform's variables, then the
+    job's.
 
     A container gets none of the person's variables. OMP_NUM_THREADS is set unless the person set it: the hosts share
     this machine's cores, and otherwise each would use all of them.
     """
-    kept = {} if setup.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
-    ranks = len(asked.hosts) * (asked.spec.processes_per_host or 1)
-    if ranks > 1 and "OMP_NUM_THREADS" not in kept:
-        kept["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
-    if "TOOLKIT_LOG_PROGRESS" in own:  # How the console of `toolkit run` shows progress bars.
-        kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
-    kept["TOOLKIT_MONITOR"] = own.get("TOOLKIT_MONITOR") or ("off" if asked.spec.monitor is False else "on")
-    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
-    if asked.spec.processes_per_host:
-        kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)
-    if asked.spec.rules is not None:
-        kept["TOOLKIT_RULES"] = asked.rules_in_source
-    if asked.spec.profiler_rules is not None:
-        kept["TOOLKIT_PROFILER_RULES"] = json.dumps(asked.spec.profiler_rules)
+    inherited = (
+        {} if setup.contained else {name: value for name, value in user_environ.items() if not _is_foreign(name)}
+    )
+    ranks = len(job_file.hosts) * (job_file.spec.processes_per_host or 1)
+    if ranks > 1 and "OMP_NUM_THREADS" not in inherited:
+        inherited["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
+    if "TOOLKIT_LOG_PROGRESS" in user_environ:  # How the console of `toolkit run` shows progress bars.
+        inherited["TOOLKIT_LOG_PROGRESS"] = user_environ["TOOLKIT_LOG_PROGRESS"]
+    inherited["TOOLKIT_MONITOR"] = user_environ.get("TOOLKIT_MONITOR") or (
+        "off" if job_file.spec.monitor is False else "on"
+    )
+    inherited.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
+    if job_file.spec.processes_per_host:
+        inherited["TOOLKIT_PROCESSES_PER_HOST"] = str(job_file.spec.processes_per_host)
+    if job_file.spec.rules is not None:
+        inherited["TOOLKIT_RULES"] = job_file.rules_in_source
+    if job_file.spec.profiler_rules is not None:
+        inherited["TOOLKIT_PROFILER_RULES"] = json.dumps(job_file.spec.profiler_rules)
     platform = {
-        "TRAINING_JOB_NAME": asked.spec.name,
-        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{asked.spec.name}",
+        "TRAINING_JOB_NAME": job_file.spec.name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{job_file.spec.name}",
         "AWS_REGION": region,
-        "TOOLKIT_PROGRAM": asked.entry,  # An image's own variable for it would win over the documents.
+        "TOOLKIT_PROGRAM": job_file.entry,  # An image's own variable for it would win over the documents.
     }
     if not setup.contained:
         platform[sagemaker_variables.BASE_DIR] = str(setup.base)
-        if len(asked.hosts) > 1:  # One host's `train` finds a free port itself, just before the start.
+        if len(job_file.hosts) > 1:  # One host's `train` finds a free port itself, just before the start.
             platform["MASTER_PORT"] = str(setup.port)
-        platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in asked.hosts)
-    return {**kept, **platform, **asked.spec.environment}
+        platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in job_file.hosts)
+    return {**inherited, **platform, **job_file.spec.environment}
 
 
-def region_of(own: Mapping[str, str]) -> str:
+def region_of(user_environ: Mapping[str, str]) -> str:
     """Return the region that the person has set, else an existing one."""
-    return own.get("AWS_REGION") or own.get("AWS_DEFAULT_REGION") or REGION
+    return user_environ.get("AWS_REGION") or user_environ.get("AWS_DEFAULT_REGION") or REGION
 
 
 def _is_foreign(name: str) -> bool:

@@ -21,21 +21,21 @@ def results(job_dir: Path) -> list[str]:
     Raises:
         OSError: the folder cannot be listed.
     """
-    there = folders.names(job_dir)
-    return [name for name in (*RESULTS, ASIDE) if name in there]
+    names = folders.names(job_dir)
+    return [name for name in (*RESULTS, ASIDE) if name in names]
 
 
 def refuse(job_dir: Path, *, replace: bool) -> None:
     """Raise UserError if *job_dir* holds results that the new job may not *replace*."""
     if not replace and folders.is_dir(job_dir) and (names := results(job_dir)):
         raise UserError(
-            f"expected a name that no job has had, found {_described(job_dir, names)}",
+            f"expected a name that no job has had, found {_describe(job_dir, names)}",
             where=str(job_dir),
             hint="Give another --name or --job-dir, or --replace: then these results are removed.",
         )
 
 
-class Earlier:
+class EarlierResults:
     """The results of an earlier job in a folder that this process has locked."""
 
     def __init__(self, job_dir: Path) -> None:
@@ -55,7 +55,7 @@ class Earlier:
         if not names:
             self._all_aside = True
             return
-        log.info(f"--replace removes {_described(self._job_dir, names)}, once the new job is ready to start")
+        log.info(f"--replace removes {_describe(self._job_dir, names)}, once the new job is ready to start")
         self._aside.mkdir(mode=0o700)
         for name in names:
             (self._job_dir / name).rename(self._aside / name)
@@ -85,16 +85,16 @@ class Earlier:
             remove(self._aside)
 
 
-def _described(job_dir: Path, names: list[str]) -> str:
+def _describe(job_dir: Path, names: list[str]) -> str:
     """Return which job left the results *names*: "the job native (Completed, ...) with model.tar.gz (1.2 MB), ..."."""
-    told = facts.facts(job_dir, 0.0, metrics=False)  # Not running: the time does not count.
-    state = ", ended ".join(filter(None, (told.status, told.end_time)))
-    shown = ", ".join(_with_size(job_dir / name) for name in names if not name.startswith("."))
-    return f"the job {told.name} ({state}) with {shown}" if shown else f"the job {told.name} ({state})"
+    job = facts.read_facts(job_dir, 0.0, metrics=False)  # Not running: the time does not count.
+    state = ", ended ".join(filter(None, (job.status, job.end_time)))
+    listed = ", ".join(_with_size(job_dir / name) for name in names if not name.startswith("."))
+    return f"the job {job.name} ({state}) with {listed}" if listed else f"the job {job.name} ({state})"
 
 
 def _with_size(path: Path) -> str:
-    found = folders.status(path, follow_links=False)
-    if found is None or folders.is_dir(path, folders.as_absent):
+    status = folders.status(path, follow_links=False)
+    if status is None or folders.is_dir(path, folders.as_absent):
         return f"{path.name}/"
-    return f"{path.name} ({found.st_size / 1e6:,.1f} MB)" if found.st_size >= 1e5 else path.name
+    return f"{path.name} ({status.st_size / 1e6:,.1f} MB)" if status.st_size >= 1e5 else path.name

@@ -7,7 +7,7 @@ from typing import Any
 from toolkit import folders
 from toolkit.commands.simulate import runner
 from toolkit.commands.simulate.report import last_values, moment, value_text
-from toolkit.commands.simulate.runner import Runner, RunnerState
+from toolkit.commands.simulate.runner import JobRunner, RunnerState
 from toolkit.errors import ContractError
 from toolkit.files import read as read_document
 from toolkit.job.report import REPORT, Interruption, JobReport, interruption_text, seconds_of, spot_words, waits_since_s
@@ -37,7 +37,7 @@ class JobFacts(Record, frozen=True, kw_only=True):
     metrics: tuple[Sample, ...] = ()
     artifacts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
-    runner: Runner | None = None
+    runner: JobRunner | None = None
     managed_spot: bool = False
     interruptions: tuple[Interruption, ...] = ()
 
@@ -47,13 +47,13 @@ class JobFacts(Record, frozen=True, kw_only=True):
         return self.status in ("Completed", "Failed", "Stopped")
 
 
-def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
+def read_facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
     """Return the facts of the job in *folder* at *now_s*, seconds since the epoch. *metrics*: read its metrics, too."""
     state = runner.state(folder)  # Before the report: a runner that ends meanwhile has written it.
-    by = runner.of(folder)
+    owner = runner.of(folder)
     report = _report(folder)
     if report is None or (report.status == "InProgress" and not report.start_time):
-        return _unreported(folder, state, by)
+        return _unreported(folder, state, owner)
     last = tuple(last_values(_samples(folder)).values()) if metrics else ()
     hosts = len(report.hosts) or len(folders.matching(folder / "hosts", "*", folders.named_elsewhere))
     if report.status != "InProgress":
@@ -69,10 +69,10 @@ def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
             end_time=report.end_time,
             training_s=report.training_seconds,
             billable_s=report.billable_seconds,
-            metrics=tuple(each for each in last if each.name in report.metrics or not report.metrics),
+            metrics=tuple(sample for sample in last if sample.name in report.metrics or not report.metrics),
             artifacts=report.artifacts,
             notes=report.notes,
-            runner=by,
+            runner=owner,
             managed_spot=report.managed_spot,
             interruptions=report.interruptions,
         )
@@ -85,14 +85,14 @@ def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
         folder=folder,
         status=("Stopping" if report.secondary_status == "Stopping" else "InProgress") if lives else "Failed",
         secondary_status=(report.secondary_status or "Training") if lives else RUNNER_DIED,
-        failure_reason="" if lives else _died(by),
+        failure_reason="" if lives else _reason_died(owner),
         hosts=hosts,
         start_time=report.start_time,
         end_time="" if lives else moment(until_s),
         training_s=training_s,
         billable_s=round(max(training_s - _waited_s(report, until_s), 0.0) * hosts, 3),
         metrics=last,
-        runner=by,
+        runner=owner,
         managed_spot=report.managed_spot,
         interruptions=report.interruptions,
     )
@@ -104,106 +104,106 @@ def _waited_s(report: JobReport, now_s: float) -> float:
     return report.waited_seconds + (0.0 if since_s is None else max(now_s - since_s, 0.0))
 
 
-def document(told: JobFacts) -> dict[str, Any]:
-    """Return *told* as DescribeTrainingJob's response has it, with keys of our own: JobFolder, ExitCode, Notes."""
-    artifacts = {name: str(told.folder / path) for name, path in told.artifacts.items()}
+def document(job: JobFacts) -> dict[str, Any]:
+    """Return *job* as DescribeTrainingJob's response has it, with keys of our own: JobFolder, ExitCode, Notes."""
+    artifacts = {name: str(job.folder / path) for name, path in job.artifacts.items()}
     return {
-        "TrainingJobName": told.name,
-        "TrainingJobStatus": told.status,
-        "SecondaryStatus": told.secondary_status,
-        "FailureReason": told.failure_reason,
-        "TrainingStartTime": told.start_time,
-        "TrainingEndTime": told.end_time,
-        "TrainingTimeInSeconds": told.training_s,
-        "BillableTimeInSeconds": round(told.billable_s / max(told.hosts, 1), 3),
-        "EnableManagedSpotTraining": told.managed_spot,
-        "ResourceConfig": {"InstanceCount": told.hosts},
+        "TrainingJobName": job.name,
+        "TrainingJobStatus": job.status,
+        "SecondaryStatus": job.secondary_status,
+        "FailureReason": job.failure_reason,
+        "TrainingStartTime": job.start_time,
+        "TrainingEndTime": job.end_time,
+        "TrainingTimeInSeconds": job.training_s,
+        "BillableTimeInSeconds": round(job.billable_s / max(job.hosts, 1), 3),
+        "EnableManagedSpotTraining": job.managed_spot,
+        "ResourceConfig": {"InstanceCount": job.hosts},
         "ModelArtifacts": {"S3ModelArtifacts": artifacts.pop("model", "")},
         "FinalMetricDataList": [
-            {"MetricName": each.name, "Value": json_value(each.value), "Timestamp": moment(each.time_s)}
-            for each in told.metrics
+            {"MetricName": sample.name, "Value": json_value(sample.value), "Timestamp": moment(sample.time_s)}
+            for sample in job.metrics
         ],
-        "ExitCode": told.exit_code,
-        "JobFolder": str(told.folder),
+        "ExitCode": job.exit_code,
+        "JobFolder": str(job.folder),
         "Artifacts": artifacts,
-        "Notes": list(told.notes),
+        "Notes": list(job.notes),
     }
 
 
-def text(told: JobFacts) -> str:
-    """Return *told* for a terminal."""
-    status = told.status if told.secondary_status in ("", told.status) else f"{told.status} ({told.secondary_status})"
+def text(job: JobFacts) -> str:
+    """Return *job* for a terminal."""
+    status = job.status if job.secondary_status in ("", job.status) else f"{job.status} ({job.secondary_status})"
     rows = {
         "status": status,
-        "exit code": "" if told.exit_code is None else str(told.exit_code),
-        "started": told.start_time,
-        "ended": told.end_time,
-        "training": f"{told.training_s:g} s",
-        "billable": f"{told.billable_s:g} s ({told.hosts} {'host' if told.hosts == 1 else 'hosts'})",
-        "folder": str(told.folder),
-        **{name: str(told.folder / path) for name, path in told.artifacts.items()},
+        "exit code": "" if job.exit_code is None else str(job.exit_code),
+        "started": job.start_time,
+        "ended": job.end_time,
+        "training": f"{job.training_s:g} s",
+        "billable": f"{job.billable_s:g} s ({job.hosts} {'host' if job.hosts == 1 else 'hosts'})",
+        "folder": str(job.folder),
+        **{name: str(job.folder / path) for name, path in job.artifacts.items()},
     }
-    if not told.ended and told.runner is not None:
-        rows["runner"] = f"pid {told.runner.pid} on {told.runner.machine}"
-    lines = [told.name, *(f"  {name:<11} {value}" for name, value in rows.items() if value)]
-    lines += [f"  {each.name:<23} {value_text(each.value)}" for each in told.metrics]
-    lines += [f"  note: {note}" for note in told.notes]
-    if told.managed_spot:
-        lines += [f"  {interruption_text(each, ended=told.ended)}" for each in told.interruptions]
-        lines += [f"  {words}" for words in spot_words(round(told.training_s * max(told.hosts, 1), 3), told.billable_s)]
-    if told.failure_reason:
-        lines += ["", told.failure_reason]
+    if not job.ended and job.runner is not None:
+        rows["runner"] = f"pid {job.runner.pid} on {job.runner.machine}"
+    lines = [job.name, *(f"  {name:<11} {value}" for name, value in rows.items() if value)]
+    lines += [f"  {sample.name:<23} {value_text(sample.value)}" for sample in job.metrics]
+    lines += [f"  note: {note}" for note in job.notes]
+    if job.managed_spot:
+        lines += [f"  {interruption_text(interruption, ended=job.ended)}" for interruption in job.interruptions]
+        lines += [f"  {words}" for words in spot_words(round(job.training_s * max(job.hosts, 1), 3), job.billable_s)]
+    if job.failure_reason:
+        lines += ["", job.failure_reason]
     return "\n".join(lines)
 
 
 def table(jobs: tuple[JobFacts, ...], *, relative_to: Path) -> str:
     """Return *jobs* as a table with a head, the folders relative to *relative_to* where they are below it."""
     head = ("NAME", "STATUS", "STARTED (UTC)", "DURATION", "EXIT", "FOLDER")
-    rows = [head, *(_row(told, relative_to) for told in jobs)]
+    rows = [head, *(_row(job, relative_to) for job in jobs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
     return "\n".join(
         "  ".join((*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
     )
 
 
-def _row(told: JobFacts, relative_to: Path) -> tuple[str, ...]:
-    folder = told.folder.relative_to(relative_to) if told.folder.is_relative_to(relative_to) else told.folder
-    status = told.status
-    if told.secondary_status == RUNNER_DIED and told.status == "Failed":
+def _row(job: JobFacts, relative_to: Path) -> tuple[str, ...]:
+    folder = job.folder.relative_to(relative_to) if job.folder.is_relative_to(relative_to) else job.folder
+    status = job.status
+    if job.secondary_status == RUNNER_DIED and job.status == "Failed":
         status = "Failed (runner died)"
-    elif told.secondary_status == "MaxRuntimeExceeded":
+    elif job.secondary_status == "MaxRuntimeExceeded":
         status = "Stopped (max runtime)"
-    elif told.secondary_status == "MaxWaitTimeExceeded":
+    elif job.secondary_status == "MaxWaitTimeExceeded":
         status = "Stopped (max wait)"
-    elif told.secondary_status == "Interrupted":
-        status = f"{told.status} (interrupted)"
-    started = told.start_time[:19].replace("T", " ")
-    code = "" if told.exit_code is None else str(told.exit_code)
-    return told.name, status, started, clock(told.training_s), code, str(folder)
+    elif job.secondary_status == "Interrupted":
+        status = f"{job.status} (interrupted)"
+    started = job.start_time[:19].replace("T", " ")
+    code = "" if job.exit_code is None else str(job.exit_code)
+    return job.name, status, started, clock(job.training_s), code, str(folder)
 
 
 def clock(seconds: float) -> str:
     """Return a duration as 4.2 s, 3:07 or 1:02:07."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
-def _unreported(folder: Path, state: RunnerState, by: Runner | None) -> JobFacts:
+def _unreported(folder: Path, state: RunnerState, owner: JobRunner | None) -> JobFacts:
     lives = state != "gone"
     return JobFacts(
         name=folder.name,
         folder=folder,
         status="InProgress" if lives else "Failed",
         secondary_status="Starting" if lives else RUNNER_DIED,
-        failure_reason="" if lives else _unread(folder),
-        runner=by,
+        failure_reason="" if lives else _reason_unread(folder),
+        runner=owner,
     )
 
 
-def _unread(folder: Path) -> str:
+def _reason_unread(folder: Path) -> str:
     try:
         read_document(folder / REPORT)
     except FileNotFoundError:
@@ -213,8 +213,8 @@ def _unread(folder: Path) -> str:
     return f"ClientError: the job did not start, or {REPORT} is gone or damaged"
 
 
-def _died(by: Runner | None) -> str:
-    who = f"`toolkit run` (pid {by.pid} on {by.machine})" if by is not None else "`toolkit run`"
+def _reason_died(owner: JobRunner | None) -> str:
+    who = f"`toolkit run` (pid {owner.pid} on {owner.machine})" if owner is not None else "`toolkit run`"
     return f"InternalServerError: {who} ended before the job did: it was killed, or the machine was"
 
 
@@ -227,10 +227,10 @@ def _report(folder: Path) -> JobReport | None:
 
 def _samples(folder: Path) -> Iterator[Sample]:
     """Yield the job's samples: of all hosts by time, or, before the job has ended, of one host after another."""
-    whole = folder / "metrics.jsonl"
+    merged = folder / "metrics.jsonl"
     hosts = folders.matching(folder / "hosts", "*", folders.named_elsewhere)
     of_hosts = [host / "opt" / "ml" / "output" / "metrics.jsonl" for host in hosts]
-    files = [whole] if folders.is_file(whole, folders.as_absent) else of_hosts
+    files = [merged] if folders.is_file(merged, folders.as_absent) else of_hosts
     for path in files:
         try:
             yield from read_samples(path)
@@ -240,10 +240,10 @@ def _samples(folder: Path) -> Iterator[Sample]:
 
 def _last_output_s(folder: Path) -> float:
     """Return when a line of the job was last written, seconds since the epoch, 0 if there is none."""
-    found = [0.0]
+    times_s = [0.0]
     for path in ((folder / CONSOLE), *folders.matching(folder / "logs", "*.log", folders.named_elsewhere)):
         try:
-            found.append(path.stat().st_mtime)
+            times_s.append(path.stat().st_mtime)
         except OSError:
             continue
-    return max(found)
+    return max(times_s)

@@ -62,10 +62,10 @@ def fill(fifo: Path, files: tuple[Path, ...]) -> None:
 
 def _is_fifo(path: Path) -> bool:
     try:
-        found = folders.status(path)
+        status = folders.status(path)
     except OSError:
         return False  # Nothing of ours.
-    return found is not None and stat.S_ISFIFO(found.st_mode)
+    return status is not None and stat.S_ISFIFO(status.st_mode)
 
 
 def withdraw(feed: Feed) -> None:

@@ -21,20 +21,20 @@ def follow(folder: Path, put: Put, *, tail: int | None = None) -> None:
 
     The output is the console of a detached job, else the logs of its hosts. *tail*: begin with so many lines at most.
     """
-    outputs: dict[int, Output] = {}  # By inode: the logs of an interrupted start are moved.
+    outputs: dict[int, GrowingFile] = {}  # By inode: the logs of an interrupted start are moved.
     while True:
-        ended = runner.state(folder) == "gone"  # Before the last read: what was written until then is read.
-        for path in sources(folder):
+        has_ended = runner.state(folder) == "gone"  # Before the last read: what was written until then is read.
+        for path in output_files(folder):
             try:
                 number = path.stat().st_ino
-                output = outputs.setdefault(number, outputs.get(number) or Output(path, tail))
+                output = outputs.setdefault(number, outputs.get(number) or GrowingFile(path, tail))
             except OSError:
                 continue  # Moved meanwhile; the next look finds it at its new place.
             output.path = path
-            for block in output.new(ended=ended):
+            for block in output.new(has_ended=has_ended):
                 put(block if path.name == CONSOLE else marked_block(path.stem, block, several=_several(folder)))
         tail = None  # A log that appears later, after an interruption, is shown from its beginning.
-        if ended:
+        if has_ended:
             return
         time.sleep(LOOK_S)
 
@@ -48,35 +48,36 @@ def wait(folder: Path, *, until_s: float | None = None) -> bool:
     return True
 
 
-def sources(folder: Path) -> tuple[Path, ...]:
+def output_files(folder: Path) -> tuple[Path, ...]:
     """Return the files that hold the job's output, those of interrupted starts first."""
     console = folder / CONSOLE
     if is_file(console):
         return (console,)
-    return tuple(path for each in (*interrupted(folder), folder) for path in _logs(each))
+    return tuple(path for job_folder in (*interrupted(folder), folder) for path in _logs(job_folder))
 
 
-class Output:
+class GrowingFile:
     """Reads each line of a growing file once; the first *tail* lines from its end, None: all."""
 
     def __init__(self, path: Path, tail: int | None) -> None:
         self.path = path
         self._offset = 0 if tail is None else _start_of_tail(path, tail)
 
-    def new(self, *, ended: bool) -> Iterator[bytes]:
-        """Yield the whole lines written since the last call, in blocks; with *ended* a last unfinished line, too."""
+    def new(self, *, has_ended: bool) -> Iterator[bytes]:
+        """Yield the whole lines written since the last call, in blocks; with *has_ended* a last unfinished line,
+        too."""
         try:
             with files.opened(self.path) as file:
                 file.seek(self._offset)
                 while block := file.read(READ_BYTES):
-                    whole = block[: block.rfind(b"\n") + 1]
-                    if not whole and (len(block) == READ_BYTES or ended):
-                        whole = block  # A line without an end; it is shown as far as it goes.
-                    if not whole:
+                    lines = block[: block.rfind(b"\n") + 1]
+                    if not lines and (len(block) == READ_BYTES or has_ended):
+                        lines = block  # A line without an end; it is shown as far as it goes.
+                    if not lines:
                         return
-                    self._offset += len(whole)
+                    self._offset += len(lines)
                     file.seek(self._offset)
-                    yield whole
+                    yield lines
         except OSError:
             return  # It was removed; the next job of this folder makes a new one.
 
@@ -87,26 +88,26 @@ def _several(folder: Path) -> bool:
 
 def _logs(folder: Path) -> list[Path]:
     """Return the logs of the hosts in *folder*, algo-2 before algo-10."""
-    found = [folder / "logs" / name for name in names(folder / "logs") if name.endswith(".log")]
-    return sorted(found, key=lambda path: in_order(path.stem))
+    logs = [folder / "logs" / name for name in names(folder / "logs") if name.endswith(".log")]
+    return sorted(logs, key=lambda path: in_order(path.stem))
 
 
 def _start_of_tail(path: Path, lines: int) -> int:
     """Return the offset at which the last *lines* lines of the file begin."""
     with files.opened(path) as file:
-        end = at = file.seek(0, 2)
+        end = position = file.seek(0, 2)
         if lines <= 0:
             return end
-        found = 0
-        while at > 0:
-            size = min(READ_BYTES, at)
-            at -= size
-            file.seek(at)
+        count = 0
+        while position > 0:
+            size = min(READ_BYTES, position)
+            position -= size
+            file.seek(position)
             block = file.read(size)
             # A newline at the very end of the file closes the last line; it starts none.
-            here = len(block) - 1 if at + size == end else len(block)
-            while (here := block.rfind(b"\n", 0, here)) >= 0:
-                found += 1
-                if found == lines:
-                    return at + here + 1
+            newline = len(block) - 1 if position + size == end else len(block)
+            while (newline := block.rfind(b"\n", 0, newline)) >= 0:
+                count += 1
+                if count == lines:
+                    return position + newline + 1
     return 0

@@ -11,7 +11,7 @@ from toolkit.commands.simulate.display import marked_block
 from toolkit.commands.simulate.progress import HostProgress
 from toolkit.commands.simulate.report import last_values
 from toolkit.commands.simulate.reserve import is_full
-from toolkit.commands.simulate.stage import Staged
+from toolkit.commands.simulate.stage import StagedHost
 from toolkit.commands.simulate.stream import HostStream
 from toolkit.job.base_folders import below
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
@@ -23,15 +23,15 @@ from toolkit.train.supervise.liveness import state_of
 
 SILENT_S = 5.0  # How long a stop waits for the first output of a container that is starting.
 STARTING = "starting"
-BEFORE = (STARTING, "installing", "waiting")  # The script does not run yet.
+STATES_BEFORE_SCRIPT = (STARTING, "installing", "waiting")  # The script does not run yet.
 LAST_LINES = 100  # Kept in memory, for a full disk that holds no log.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Host:
+class SimulatedHost:
     """One host while the job runs."""
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, staged: StagedHost) -> None:
         self.staged = staged
         self.name = staged.setup.host
         self.pid = 0
@@ -45,7 +45,7 @@ class Host:
         self.newest: dict[str, Sample] = {}
         self._tail = SampleReader(staged.setup.base / "output" / "metrics.jsonl")
         self.closes_at_s: float | None = None
-        self.heard = False
+        self.has_output = False
         self.stops_at_s: float | None = None
 
     def start(self) -> None:
@@ -71,10 +71,10 @@ class Host:
     def keep(self, block: bytes, release: Callable[[], bool]) -> None:
         """Write *block*, whole lines, to the host's log. On a full disk *release* makes room, once."""
         self._last.extend(block.splitlines()[-LAST_LINES:])
-        left = memoryview(block)
-        while left:
+        remaining = memoryview(block)
+        while remaining:
             try:
-                left = left[os.write(self.log.fileno(), left) :]
+                remaining = remaining[os.write(self.log.fileno(), remaining) :]
             except OSError as error:  # It must not end the job.
                 if is_full(error) and release():
                     continue
@@ -93,18 +93,20 @@ class Host:
         blocks = [marked_block(self.name, state, several=several) for state in states]
         return tuple(_COLOURS.sub("", block.decode("utf-8", "replace").rstrip("\n")) for block in blocks)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read the newest samples and, once the host has ended, the cause of its failure."""
         self.newest = last_values(self._tail.new(), self.newest)
-        if self.state in BEFORE:
-            self.state = self.doing()
+        if self.state in STATES_BEFORE_SCRIPT:
+            self.state = self.read_state()
         if self.state.startswith("ended") and not (self._error or self._followed):
-            told = collect.outcomes((self.staged,)).get(self.name)
-            self._followed = told is not None and told.host not in ("", self.name)
-            self._error = told.cause.text.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
+            outcome = collect.outcomes((self.staged,)).get(self.name)
+            self._followed = outcome is not None and outcome.host not in ("", self.name)
+            self._error = (
+                outcome.cause.text.strip().rpartition("\n")[2] if outcome is not None and not self._followed else ""
+            )
 
     def progress(self, *, several: bool) -> HostProgress:
-        """Return this host's progress as of the last `look`."""
+        """Return this host's progress as of the last `update`."""
         return HostProgress(
             name=self.name,
             state=self.state,
@@ -114,7 +116,7 @@ class Host:
             bars=self.bars(several=several),
         )
 
-    def doing(self) -> str:
+    def read_state(self) -> str:
         """Return what `train` does: "starting", "installing", "waiting" for other hosts, or "running"."""
         return state_of(below(str(self.staged.setup.base), self.staged.environ).scratch, self.pid)
 
@@ -126,8 +128,8 @@ class Host:
         """Send SIGKILL to every process of this host. Three passes also catch processes that others fork meanwhile."""
         marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
         for _ in range(3):
-            left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
-            send_all(left, signal.SIGKILL)
+            pids = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
+            send_all(pids, signal.SIGKILL)
 
     def sweep(self) -> None:
         """Send SIGKILL to what an ended `train` has left: a lost machine takes everything with it."""
@@ -135,12 +137,12 @@ class Host:
         send_all(marked(marker), signal.SIGKILL)
 
 
-class ContainedHost(Host):
+class ContainedHost(SimulatedHost):
     """One host in a container; `pid` is that of `docker run`."""
 
-    def doing(self) -> str:
+    def read_state(self) -> str:
         """Return "running" once the container has printed something: what `train` does in it cannot be seen here."""
-        return "running" if self.heard else STARTING
+        return "running" if self.has_output else STARTING
 
     def stop(self, now_s: float) -> None:
         """As for a process, but wait up to SILENT_S for `train`'s first output.
@@ -148,7 +150,7 @@ class ContainedHost(Host):
         Before the container exists, SIGTERM ends only the client; and the kernel drops a signal to a PID 1 that has no
         handler yet.
         """
-        self.stops_at_s = now_s if self.heard else now_s + SILENT_S
+        self.stops_at_s = now_s if self.has_output else now_s + SILENT_S
 
     def vanish(self) -> None:
         """Have the engine send SIGKILL to every process in the container."""

@@ -28,9 +28,13 @@ def patterns(text: str) -> tuple[Pattern, ...]:
     return tuple(_pattern(line) for line in lines if line.strip("/!") and not line.startswith("#"))
 
 
-def is_ignored(known: Sequence[Pattern], name: str, *, is_folder: bool) -> bool:
+def is_ignored(patterns: Sequence[Pattern], name: str, *, is_folder: bool) -> bool:
     """True if the entry *name*, relative to the source folder, is left out: the last pattern that matches counts."""
-    matches = (each for each in reversed(known) if (is_folder or not each.of_folders) and each.regex.fullmatch(name))
+    matches = (
+        pattern
+        for pattern in reversed(patterns)
+        if (is_folder or not pattern.of_folders) and pattern.regex.fullmatch(name)
+    )
     last = next(matches, None)
     return last is not None and not last.is_taken_back
 
@@ -46,11 +50,11 @@ def _pattern(line: str) -> Pattern:
 
 def _regex(glob: str) -> str:
     """Return *glob* as a regex: `**/` is any number of folders, `/**` all that is below."""
-    made = ""
+    regex = ""
     for part in re.findall(r"\*\*/|/\*\*$|\*+|\?|\[[!^]?\]?[^]/]*\]|\\.|.", glob):
-        known = {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}.get(part)
-        made += known or ("[^/]*" if part.startswith("*") else _class(part) or re.escape(part.removeprefix("\\")))
-    return made
+        regex_part = {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}.get(part)
+        regex += regex_part or ("[^/]*" if part.startswith("*") else _class(part) or re.escape(part.removeprefix("\\")))
+    return regex
 
 
 def _class(part: str) -> str:

@@ -65,7 +65,7 @@ class Lifecycle:
     def over(self) -> bool:
         return not self.running
 
-    def asked_to_stop(self, now_s: float) -> list[tuple[Order, str]]:
+    def request_stop(self, now_s: float) -> list[tuple[Order, str]]:
         """Return the orders for a stop request: stop all hosts, or kill them if the job is already stopping.
 
         Hosts that are being interrupted have their SIGTERM already; the request then keeps the job from starting again.
@@ -158,9 +158,9 @@ def next_start(hosts: Sequence[str], run: LocalRun, *, trained_s: float = 0.0, p
     """
     due = next_interrupt(run, trained_s)
     kills = [
-        Kill(host=each.host, after_s=each.after_s - trained_s)
-        for each in run.kills
-        if not trained_s or each.after_s > trained_s
+        Kill(host=kill.host, after_s=kill.after_s - trained_s)
+        for kill in run.kills
+        if not trained_s or kill.after_s > trained_s
     ]
     return Lifecycle(
         hosts,
@@ -174,4 +174,4 @@ def next_start(hosts: Sequence[str], run: LocalRun, *, trained_s: float = 0.0, p
 
 def next_interrupt(run: LocalRun, trained_s: float) -> Interrupt | None:
     """Return the interruption that a start after *trained_s* seconds of training meets; 0: the first start."""
-    return next((each for each in run.interrupts if not trained_s or each.after_s > trained_s), None)
+    return next((interrupt for interrupt in run.interrupts if not trained_s or interrupt.after_s > trained_s), None)

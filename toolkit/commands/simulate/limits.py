@@ -18,31 +18,31 @@ DAYS = 28
 VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-def exceeded(asked: JobFile, region: str) -> tuple[str, ...]:
-    """Return a warning for each limit that *asked* exceeds."""
-    archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
-    values = {str(name): str(value) for name, value in writing.hyperparameters(asked, archive, region).items()}
-    found = (
-        *_counts(asked, len(values)),
+def exceeded(job_file: JobFile, region: str) -> tuple[str, ...]:
+    """Return a warning for each limit that *job_file* exceeds."""
+    archive = job_file.run.job_dir / "source" / "sourcedir.tar.gz"
+    values = {str(name): str(value) for name, value in writing.hyperparameters(job_file, archive, region).items()}
+    texts = (
+        *_counts(job_file, len(values)),
         *_hyperparameters(values),
-        *_variables(asked.spec.environment),
-        *_metrics(asked.spec.metric_definitions),
+        *_variables(job_file.spec.environment),
+        *_metrics(job_file.spec.metric_definitions),
     )
-    return tuple(f"{text}: SageMaker's CreateTrainingJob refuses it" for text in found)
+    return tuple(f"{text}: SageMaker's CreateTrainingJob refuses it" for text in texts)
 
 
-def _counts(asked: JobFile, hyperparameters: int) -> Iterator[str]:
+def _counts(job_file: JobFile, hyperparameters: int) -> Iterator[str]:
     counts = (
         (hyperparameters, HYPERPARAMETERS, "hyperparameters, SageMaker's own among them"),
-        (len(asked.spec.channels), CHANNELS, "channels"),
-        (len(asked.spec.metric_definitions), METRICS, "metric definitions"),
-        (len(asked.spec.environment), VARIABLES, "variables of the environment"),
-        (len(asked.groups), GROUPS, "instance groups"),
+        (len(job_file.spec.channels), CHANNELS, "channels"),
+        (len(job_file.spec.metric_definitions), METRICS, "metric definitions"),
+        (len(job_file.spec.environment), VARIABLES, "variables of the environment"),
+        (len(job_file.groups), GROUPS, "instance groups"),
     )
-    for count, most, what in counts:
+    for count, most, noun in counts:
         if count > most:
-            yield f"{count} {what}, the limit is {most}"
-    if asked.run.max_run_s is not None and asked.run.max_run_s > DAYS * 86_400:
+            yield f"{count} {noun}, the limit is {most}"
+    if job_file.run.max_run_s is not None and job_file.run.max_run_s > DAYS * 86_400:
         yield f"--max-run of more than {DAYS} days, the limit"
 
 

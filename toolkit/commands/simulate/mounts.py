@@ -96,8 +96,8 @@ def link(source: str, target: str) -> None:
 
 def flags_of(path: str) -> int:
     """Return the flags of the mount at *path*, which an unprivileged remount must keep."""
-    found = os.statvfs(path).f_flag
-    return sum(flag for bit, flag in KEPT.items() if found & bit)
+    mount_flags = os.statvfs(path).f_flag
+    return sum(flag for bit, flag in KEPT.items() if mount_flags & bit)
 
 
 def cover_and_bind(base: str) -> None:
@@ -130,11 +130,11 @@ def unshare() -> None:
 
 def cover(folder: str) -> None:
     """Cover *folder* with a tmpfs that shows all of its content by bind mounts, and has an empty folder for TARGET."""
-    before = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    original = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     names = os.listdir(folder)
     mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
     for name in names:
-        source, place = f"/proc/self/fd/{before}/{name}", os.path.join(folder, name)
+        source, place = f"/proc/self/fd/{original}/{name}", os.path.join(folder, name)
         mode = os.lstat(source).st_mode
         if stat.S_ISLNK(mode):
             os.symlink(os.readlink(source), place)
@@ -144,7 +144,7 @@ def cover(folder: str) -> None:
         else:
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
         mount(source, place, "", MS_BIND | MS_REC)
-    os.close(before)
+    os.close(original)
     os.mkdir(os.path.join(folder, os.path.basename(TARGET)))
 
 
@@ -156,11 +156,11 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     checked(result, f"mounting on {target}")
 
 
-def checked(result: int, what: str) -> None:
-    """Raise OSError if *result* is a failed system call's; *what* becomes its filename."""
+def checked(result: int, attempt: str) -> None:
+    """Raise OSError if *result* is a failed system call's; *attempt* becomes its filename."""
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), attempt)
 
 
 if __name__ == "__main__":

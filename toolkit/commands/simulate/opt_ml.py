@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from toolkit.commands.simulate.documents import BASE
-from toolkit.commands.simulate.source import look
-from toolkit.commands.simulate.stage import Shared, Staged
+from toolkit.commands.simulate.source import list_content
+from toolkit.commands.simulate.stage import SharedFolder, StagedHost
 from toolkit.job.file.job_file import JobFile
 from toolkit.log import Log
 
@@ -32,53 +32,53 @@ INSTEAD = {
 }
 
 
-def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
+def give_own_opt_ml(job_file: JobFile, staged: Sequence[StagedHost], log: Log) -> tuple[StagedHost, ...]:
     """Return *staged* with the command that gives each host its own /opt/ml. If the kernel does not allow it, return
     *staged* unchanged, and warn if a script of the job names /opt/ml."""
-    if asked.run.backend == "docker":
+    if job_file.run.backend == "docker":
         return tuple(staged)
-    reason = _hidden(asked) or refused(staged[0].setup.base)
+    reason = _reason_needed(job_file) or reason_refused(staged[0].setup.base)
     if not reason:
         return entering(staged)
-    found = next(_named(asked), None)
-    if found is not None:
-        where, path = found
+    mention = next(_mentions(job_file), None)
+    if mention is not None:
+        place, path = mention
         instead = next((variable for folder, variable in INSTEAD.items() if path.startswith(folder)), "SM_MODEL_DIR")
         log.warning(
-            f"{where} names {path}: here that is this machine's folder, for all hosts and jobs alike, as the hosts"
+            f"{place} names {path}: here that is this machine's folder, for all hosts and jobs alike, as the hosts"
             f" cannot have an /opt/ml of their own ({reason}). Let it use {instead}, or give --backend docker"
             " (docs/toolkit-run.md)"
         )
     return tuple(staged)
 
 
-def entering(staged: Sequence[Staged]) -> tuple[Staged, ...]:
+def entering(staged: Sequence[StagedHost]) -> tuple[StagedHost, ...]:
     """Return *staged* with the command that gives each host its own /opt/ml, which the kernel is known to allow."""
     return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base, host.shared)) for host in staged)
 
 
-def _enter(base: Path, shared: Sequence[Shared] = ()) -> tuple[str, ...]:
+def _enter(base: Path, shared: Sequence[SharedFolder] = ()) -> tuple[str, ...]:
     """Return the start of a host's command line. *shared* folders become mounts, which can be read-only: the places of
     their links get empty folders."""
     words = [sys.executable, "-I", "-S", str(MOUNTS), str(base)]
-    for each in shared:
-        each.target.unlink()
-        each.target.mkdir()
-        words += ["--shared", "rw" if each.writable else "ro", str(each.source), str(each.target)]
+    for folder in shared:
+        folder.target.unlink()
+        folder.target.mkdir()
+        words += ["--shared", "rw" if folder.writable else "ro", str(folder.source), str(folder.target)]
     return tuple(words)
 
 
-def _hidden(asked: JobFile) -> str:
+def _reason_needed(job_file: JobFile) -> str:
     """Return why /opt/ml must not be covered: the job uses a file below the machine's own. "" if it may be covered."""
-    channels = (channel.folder for channel in asked.spec.channels if not channel.uri)
-    needed = [asked.run.job_dir, asked.spec.checkpoints, *channels]
+    channels = (channel.folder for channel in job_file.spec.channels if not channel.uri)
+    needed = [job_file.run.job_dir, job_file.spec.checkpoints, *channels]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
     below = (path for path in needed if path is not None and path.resolve().is_relative_to(target))
     return next((f"{path} lies below it" for path in below), "")
 
 
-def refused(base: Path) -> str:
+def reason_refused(base: Path) -> str:
     """Return why the kernel or its settings do not allow a host its own /opt/ml, "" if they do."""
     try:
         done = subprocess.run(
@@ -90,15 +90,15 @@ def refused(base: Path) -> str:
     return "" if done.returncode == 0 else lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _named(asked: JobFile) -> Iterator[tuple[str, str]]:
+def _mentions(job_file: JobFile) -> Iterator[tuple[str, str]]:
     """Yield (place, path) for each mention of /opt/ml in the source's files, the hyperparameters and the
     environment."""
-    given = {"hyperparameter": asked.spec.hyperparameters, "env": asked.spec.environment}
-    for kind, values in given.items():
+    values_by_kind = {"hyperparameter": job_file.spec.hyperparameters, "env": job_file.spec.environment}
+    for kind, values in values_by_kind.items():
         for name, value in values.items():
             if isinstance(value, str) and value.startswith(f"{BASE}/"):
                 yield f"{kind} {name}", value
-    for name, path in look(asked).files.items():
+    for name, path in list_content(job_file).files.items():
         try:
             content = path.read_bytes() if path.stat().st_size <= LOOKED_AT_BYTES else b""
         except OSError:

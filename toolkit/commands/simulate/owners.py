@@ -19,8 +19,8 @@ def heir(folder: Path) -> Owner | None:
     """
     if os.geteuid() != 0:
         return None
-    found = nearest(folder).stat()
-    return (found.st_uid, found.st_gid) if found.st_uid and not found.st_mode & 0o002 else None
+    status = nearest(folder).stat()
+    return (status.st_uid, status.st_gid) if status.st_uid and not status.st_mode & 0o002 else None
 
 
 def hand_over(folder: Path, owner: Owner) -> None:
@@ -32,8 +32,8 @@ def hand_over(folder: Path, owner: Owner) -> None:
     names: Counter[tuple[int, int]] = Counter()
     for _, folders, files, place in os.fwalk(folder):
         for name in (*folders, *files):
-            if found := _status(name, place):
-                names[found.st_dev, found.st_ino] += 1
+            if status := _status(name, place):
+                names[status.st_dev, status.st_ino] += 1
     _give(folder, owner, None, names)
     for _, folders, files, place in os.fwalk(folder):
         for name in (*folders, *files):
@@ -42,16 +42,16 @@ def hand_over(folder: Path, owner: Owner) -> None:
 
 def give(path: Path, owner: Owner) -> None:
     """Change the owner of *path*, a file of root's, to *owner*."""
-    found = _status(path, None)
-    if found is not None:
-        _give(path, owner, None, {(found.st_dev, found.st_ino): 1})
+    status = _status(path, None)
+    if status is not None:
+        _give(path, owner, None, {(status.st_dev, status.st_ino): 1})
 
 
 def _give(name: str | Path, owner: Owner, place: int | None, names: Mapping[tuple[int, int], int]) -> None:
-    found = _status(name, place)
-    if found is None or found.st_uid != 0:
+    status = _status(name, place)
+    if status is None or status.st_uid != 0:
         return
-    if stat.S_ISDIR(found.st_mode) or found.st_nlink == names[found.st_dev, found.st_ino]:
+    if stat.S_ISDIR(status.st_mode) or status.st_nlink == names[status.st_dev, status.st_ino]:
         try:
             os.chown(name, *owner, dir_fd=place, follow_symlinks=False)
         except OSError:

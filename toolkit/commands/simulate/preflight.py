@@ -20,8 +20,9 @@ from toolkit.train.launchers import table as launchers
 from toolkit.train.platforms import table as platforms
 
 
-def examine(asked: JobFile, own: Mapping[str, str]) -> None:
-    """Read the first host's documents, settings, metric definitions and parameters. *own*: the person's environment.
+def examine(job_file: JobFile, user_environ: Mapping[str, str]) -> None:
+    """Read the first host's documents, settings, metric definitions and parameters. *user_environ*: the person's
+    environment.
 
     Of a job in containers only the settings are read: its settings may name files of the image.
 
@@ -31,31 +32,34 @@ def examine(asked: JobFile, own: Mapping[str, str]) -> None:
     with TemporaryDirectory(prefix="toolkit-run-") as folder:
         base = Path(folder) / "opt" / "ml"
         setup = HostSetup(
-            host=asked.hosts[0],
+            host=job_file.hosts[0],
             base=base,
             submitted=BASE / "input" / "sourcedir.tar.gz",
             port=1,
             cpus=1,
-            contained=asked.run.backend == "docker",
+            contained=job_file.run.backend == "docker",
         )
-        environ = {**environment(asked, setup, own, region_of(own)), sagemaker_variables.BASE_DIR: str(base)}
-        write_documents(asked, setup, region_of(own))
+        environ = {
+            **environment(job_file, setup, user_environ, region_of(user_environ)),
+            sagemaker_variables.BASE_DIR: str(base),
+        }
+        write_documents(job_file, setup, region_of(user_environ))
         try:
-            ours = settings.read(environ)
+            job_settings = settings.read(environ)
             if not setup.contained:
-                _check(_job(environ, ours))
+                _check(_job(environ, job_settings))
         except ToolkitError as error:
             if folder not in str(error):
                 raise
-            place = asked.run.job_dir / "hosts" / setup.host
+            place = job_file.run.job_dir / "hosts" / setup.host
             raise _at(error, folder, str(place)) from None
 
 
-def _job(environ: Mapping[str, str], ours: settings.Settings) -> Job:
+def _job(environ: Mapping[str, str], job_settings: settings.Settings) -> Job:
     silent = Log()
     silent.say_through(lambda _: None)  # `train` itself will say it.
     machine = Machine(cpus=os.cpu_count() or 1, cpus_total=os.cpu_count() or 1, memory_bytes=1 << 40)
-    job, _ = platforms.read_job(platforms.detect(environ), environ, ours, machine, silent, interpreter="python")
+    job, _ = platforms.read_job(platforms.detect(environ), environ, job_settings, machine, silent, interpreter="python")
     return job
 
 
@@ -66,5 +70,5 @@ def _check(job: Job) -> None:
 
 def _at(error: ToolkitError, folder: str, place: str) -> ToolkitError:
     """Return *error* with the job's own folder in place of the temporary one."""
-    message, hint, where = (text.replace(folder, place) for text in (error.message, error.hint, error.where))
-    return type(error)(message, hint=hint, where=where, prefix=error.prefix)
+    message, hint, error_place = (text.replace(folder, place) for text in (error.message, error.hint, error.where))
+    return type(error)(message, hint=hint, where=error_place, prefix=error.prefix)

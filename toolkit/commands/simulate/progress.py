@@ -49,9 +49,9 @@ class JobProgress(Record, frozen=True, kw_only=True):
 
 def clock(seconds: float) -> str:
     """Return 75.2 as "1:15"."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -78,16 +78,16 @@ def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
     hosts = sorted(progress.hosts, key=lambda host: natural(host.name))
     room = max(height // 2 - 2, 1)
     bars = [text for host in hosts for text in host.bars]
-    shown, folded = _folded(hosts, max(room - min(len(bars), 2), 1))
-    lines = [_title(progress, hosts), *_table(shown, width)]
+    visible, folded = _folded(hosts, max(room - min(len(bars), 2), 1))
+    lines = [_title(progress, hosts), *_table(visible, width)]
     if folded:
         lines.append((("... ", "dim"), (f"{len(folded)} more: {_counted(folded)}", "dim")))
-    left = min(room - (len(lines) - 2), BARS)
-    if bars and left > 0:
-        kept = bars if len(bars) <= left else bars[: left - 1]
-        lines += [((text, "cyan"),) for text in kept]
-        if len(kept) < len(bars):
-            lines.append(((f"... {len(bars) - len(kept)} more progress bars", "dim"),))
+    remaining = min(room - (len(lines) - 2), BARS)
+    if bars and remaining > 0:
+        visible_bars = bars if len(bars) <= remaining else bars[: remaining - 1]
+        lines += [((text, "cyan"),) for text in visible_bars]
+        if len(visible_bars) < len(bars):
+            lines.append(((f"... {len(bars) - len(visible_bars)} more progress bars", "dim"),))
     return [_cut(line, width) for line in lines][: max(height - 1, 1)]
 
 
@@ -126,17 +126,17 @@ def _table(hosts: Sequence[HostProgress], width: int) -> Iterator[Row]:
         columns.append(["step", *steps])
     columns += [[name, *(_value(host, name) for host in hosts)] for name in names]
     widths = [max(map(len, column)) for column in columns]
-    wanted = min(max((len(host.error) for host in hosts), default=0), width // 2)
-    while len(columns) > 2 and sum(widths) + len(GAP) * len(widths) + wanted > width:
+    error_width = min(max((len(host.error) for host in hosts), default=0), width // 2)
+    while len(columns) > 2 and sum(widths) + len(GAP) * len(widths) + error_width > width:
         columns.pop()
         widths.pop()
     styles = ["dim", *(style_of(host) for host in hosts)]
     errors = ["", *(host.error for host in hosts)]
-    for at, error in enumerate(errors):
-        cells = [column[at].ljust(wide) for column, wide in zip(columns, widths, strict=True)]
-        head: Style = "" if at else "dim"
+    for row, error in enumerate(errors):
+        cells = [column[row].ljust(wide) for column, wide in zip(columns, widths, strict=True)]
+        head: Style = "" if row else "dim"
         values = GAP.join(("", *cells[2:])) if cells[2:] else ""
-        yield (cells[0] + GAP, head), (cells[1], styles[at]), (values, head), (error and GAP + error, "bold red")
+        yield (cells[0] + GAP, head), (cells[1], styles[row]), (values, head), (error and GAP + error, "bold red")
 
 
 def _step(host: HostProgress) -> str:
@@ -152,12 +152,12 @@ def _value(host: HostProgress, name: str) -> str:
 def _cut(line: Row, width: int) -> Row:
     """Return *line* without unprintable characters, cut at *width*."""
     cut: list[Span] = []
-    left = width
+    remaining = width
     for text, style in line:
-        shown = "".join(character for character in text if character.isprintable())
-        if len(shown) > left:
-            shown = shown[: max(left - 1, 0)] + ("…" if left else "")
-        if shown:
-            cut.append((shown, style))
-        left -= len(shown)
+        printable = "".join(character for character in text if character.isprintable())
+        if len(printable) > remaining:
+            printable = printable[: max(remaining - 1, 0)] + ("…" if remaining else "")
+        if printable:
+            cut.append((printable, style))
+        remaining -= len(printable)
     return tuple(cut)

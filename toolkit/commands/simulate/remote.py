@@ -14,38 +14,42 @@ FOLDER = "channels"
 TIMEOUT_S = 60.0
 
 
-def with_fetched(asked: JobFile, own: Mapping[str, str], log: Log, *, content: bool = True) -> JobFile:
-    """Return *asked* with each channel's files in JOBDIR/channels/NAME. *own*: the person's environment. *content*
-    False: with empty files of the same names.
+def fetch_channels(job_file: JobFile, user_environ: Mapping[str, str], log: Log, *, content: bool = True) -> JobFile:
+    """Return *job_file* with each channel's files in JOBDIR/channels/NAME. *user_environ*: the person's environment.
+    *content* False: with empty files of the same names.
 
     Raises:
         UserError: there is nothing at a URI, or obstore is missing.
         PlatformError: the storage cannot be reached, or the disk is full.
     """
-    if not any(channel.uri for channel in asked.spec.channels):
-        return asked
-    channels = tuple(_fetched(each, asked, own, log, content) for each in asked.spec.channels)
-    return msgspec.structs.replace(asked, channels=channels)
+    if not any(channel.uri for channel in job_file.spec.channels):
+        return job_file
+    channels = tuple(
+        _fetch_channel(channel, job_file, user_environ, log, content) for channel in job_file.spec.channels
+    )
+    return msgspec.structs.replace(job_file, channels=channels)
 
 
-def _fetched(channel: Channel, asked: JobFile, own: Mapping[str, str], log: Log, content: bool) -> Channel:
+def _fetch_channel(
+    channel: Channel, job_file: JobFile, user_environ: Mapping[str, str], log: Log, content: bool
+) -> Channel:
     if not channel.uri:
         return channel
     from toolkit.storage import download
-    from toolkit.storage.store import Store
+    from toolkit.storage.store import StorageClient
     from toolkit.storage.uri import parse
 
-    into = asked.run.job_dir / FOLDER / channel.name
+    into = job_file.run.job_dir / FOLDER / channel.name
     with at(f"channel {channel.name}"):
         uri = parse(channel.uri)
-        store = Store(uri, own, timeout_s=TIMEOUT_S)
+        store = StorageClient(uri, user_environ, timeout_s=TIMEOUT_S)
         if not content:
-            _make_names(download.names(store, uri), into)
+            _make_names(download.list_names(store, uri), into)
             return msgspec.structs.replace(channel, folder=into)
-        came: list[int] = []
+        sizes: list[int] = []
         log.info(f"channel {channel.name}: fetching {channel.uri}")
-        path = download.fetch(store, uri, into, came.append)
-        log.info(f"channel {channel.name}: {sum(came):,} bytes")
+        path = download.fetch(store, uri, into, sizes.append)
+        log.info(f"channel {channel.name}: {sum(sizes):,} bytes")
         return msgspec.structs.replace(channel, folder=path)
 
 

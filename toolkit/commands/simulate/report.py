@@ -28,21 +28,27 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     failures = [host for host in lifecycle.failures if host in lifecycle.vanished] or lifecycle.failures
     if not failures or failures[0] in lifecycle.vanished:
         return failures[0] if failures else ""
-    told = [host for host in failures if host in outcomes]
-    own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE]
-    agreed = {outcomes[host].host for host in own}
+    reported = [host for host in failures if host in outcomes]
+    self_failed = [
+        host for host in reported if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE
+    ]
+    agreed = {outcomes[host].host for host in self_failed}
     if len(agreed) == 1 and agreed <= set(failures):  # With the link, the hosts agree on the first failure.
         return agreed.pop()
-    return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
+    return (
+        min(self_failed, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host)))
+        if self_failed
+        else failures[0]
+    )
 
 
-def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
+def failed_host(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host that caused the failure; "" if none did, or for a hang of no single host."""
-    told = outcomes.get(verdict.host)
-    return "" if told is not None and told.cause.kind == "Hang" and not told.host else verdict.host
+    outcome = outcomes.get(verdict.host)
+    return "" if outcome is not None and outcome.cause.kind == "Hang" and not outcome.host else verdict.host
 
 
-def own_end(outcome: Outcome, host: str) -> str:
+def host_end(outcome: Outcome, host: str) -> str:
     """Return what happened on *host* itself, "" if it succeeded."""
     if outcome.status == "succeeded":
         return ""
@@ -61,28 +67,28 @@ def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
         return ""
     if vanished:
         return f"InternalServerError: host {verdict.host} vanished"
-    said = failure.strip()[:REASON_CHARACTERS]
-    return f"AlgorithmError: {said or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
+    reason = failure.strip()[:REASON_CHARACTERS]
+    return f"AlgorithmError: {reason or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
 
 
 def no_space(job_dir: Path, verdict: JobEnd, failure: str, last_line: str) -> str:
     """Return the FailureReason of a job that filled its disk. *failure*: the host's output/failure, *last_line*: the
     last line of its script; "" where there is none."""
-    said = failure.strip()[:REASON_CHARACTERS] or last_line
+    reason = failure.strip()[:REASON_CHARACTERS] or last_line
     if verdict.status != "Failed":
-        said = "the results could not be packed; each host's own are in hosts/"
-    return f"InternalServerError: no space left on the disk of {job_dir}: {said or f'{verdict.host} ended'}"
+        reason = "the results could not be packed; each host's own are in hosts/"
+    return f"InternalServerError: no space left on the disk of {job_dir}: {reason or f'{verdict.host} ended'}"
 
 
-def last_values(samples: Iterable[Sample], before: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
+def last_values(samples: Iterable[Sample], earlier: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
     """Return the newest sample of each metric, from the lowest rank that prints it.
 
-    *samples* are ordered by time; *before* is this function's result for the samples before them.
+    *samples* are ordered by time; *earlier* is this function's result for the samples before them.
     """
-    newest = dict(before or {})
+    newest = dict(earlier or {})
     for sample in samples:
-        shown = newest.get(sample.name)
-        if shown is None or _place(sample) <= _place(shown):
+        current = newest.get(sample.name)
+        if current is None or _place(sample) <= _place(current):
             newest[sample.name] = sample
     return newest
 
@@ -99,14 +105,14 @@ def summary(report: JobReport, job_dir: Path) -> str:
     if report.failure_reason:
         # The traceback follows the first empty line; the rank has already printed it.
         lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
-    for host, told in sorted(report.hosts.items(), key=lambda each: in_order(each[0])):
-        cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
-        lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
+    for host, host_report in sorted(report.hosts.items(), key=lambda pair: in_order(pair[0])):
+        cause = f": {host_report.cause}" if host_report.cause and host_report.cause not in report.failure_reason else ""
+        lines.append(f"  {host:<11} exit code {host_report.exit_code}{cause}")
     for name, value in report.metrics.items():
         doubt = "  (its regex misreads some numbers: the log says which)" if name in report.misread else ""
-        lines.append(f"  {name:<23} {_shown(value)}{doubt}")
+        lines.append(f"  {name:<23} {_metric_text(value)}{doubt}")
     if report.managed_spot:
-        lines += [f"  {each}" for each in (*map(interruption_text, report.interruptions), *spent(report))]
+        lines += [f"  {line}" for line in (*map(interruption_text, report.interruptions), *spent(report))]
     else:
         billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
         lines.append(f"  {report.training_seconds:g} s of training{billed}")
@@ -120,7 +126,7 @@ def spent(report: JobReport) -> tuple[str, ...]:
     return spot_words(round(report.training_seconds * max(len(report.hosts), 1), 3), report.billable_seconds)
 
 
-def _shown(value: float | str) -> str:
+def _metric_text(value: float | str) -> str:
     return value if isinstance(value, str) else value_text(value)
 
 

@@ -18,7 +18,7 @@ class Reserve:
 
     def __init__(self, job_dir: Path) -> None:
         self._job_dir = job_dir
-        self._held = list(PARTS)
+        self._remaining = list(PARTS)
         self.was_needed = False
 
     def take(self) -> None:
@@ -57,9 +57,9 @@ class Reserve:
         return self.was_needed or (room.f_blocks > 0 and room.f_bavail * room.f_frsize < LEAST_BYTES)
 
     def _remove(self, name: str) -> bool:
-        if name not in self._held:
+        if name not in self._remaining:
             return False
-        self._held.remove(name)
+        self._remaining.remove(name)
         with contextlib.suppress(OSError):
             (self._job_dir / name).unlink()
         return True

@@ -26,7 +26,7 @@ NAMESPACE = Path("/proc/self/ns/pid")
 RunnerState = Literal["here", "elsewhere", "gone"]
 
 
-class Runner(Record, frozen=True, kw_only=True):
+class JobRunner(Record, frozen=True, kw_only=True):
     """A process of `toolkit run`. `start_ticks`: its start, in clock ticks since boot (proc_pid_stat(5), field 22).
     `detached`: its console is JOBDIR/console.log."""
 
@@ -45,10 +45,10 @@ def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
         OSError: it cannot be written; `filename` is set.
     """
     pid = os.getpid()
-    here = seen(pid)
-    runner = Runner(
+    process = seen(pid)
+    runner = JobRunner(
         pid=pid,
-        start_ticks=here.start if here else 0,
+        start_ticks=process.start if process else 0,
         boot=_boot(),
         pid_namespace=_namespace(),
         machine=socket.gethostname(),
@@ -62,10 +62,10 @@ def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
         raise OSError(error.errno, error.strerror, str(job_dir / RUN_MARK)) from None
 
 
-def of(job_dir: Path) -> Runner | None:
+def of(job_dir: Path) -> JobRunner | None:
     """Return who runs or ran the job in *job_dir*, None if that is not known."""
     try:
-        return msgspec.json.decode(read_document(job_dir / RUN_MARK), type=Runner)
+        return msgspec.json.decode(read_document(job_dir / RUN_MARK), type=JobRunner)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -78,7 +78,7 @@ def state(job_dir: Path) -> RunnerState:
     return "elsewhere" if is_locked(job_dir) else "gone"
 
 
-def send(runner: Runner, number: signal.Signals) -> bool:
+def send(runner: JobRunner, number: signal.Signals) -> bool:
     """Send signal *number* to *runner*; False if it does not live.
 
     A pidfd names one process for ever, so a process that gets the pid meanwhile receives nothing.
@@ -101,11 +101,11 @@ def send(runner: Runner, number: signal.Signals) -> bool:
         os.close(pidfd)
 
 
-def _is_visible(runner: Runner) -> bool:
+def _is_visible(runner: JobRunner) -> bool:
     return (runner.boot, runner.pid_namespace) == (_boot(), _namespace())
 
 
-def _lives(runner: Runner) -> bool:
+def _lives(runner: JobRunner) -> bool:
     process = seen(runner.pid)
     return process is not None and process.start == runner.start_ticks
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from toolkit.commands.simulate import feed, stage
 from toolkit.commands.simulate.display import Display
-from toolkit.commands.simulate.host import ContainedHost, Host
+from toolkit.commands.simulate.host import ContainedHost, SimulatedHost
 from toolkit.commands.simulate.lifecycle import Lifecycle, Order, Reason
 from toolkit.commands.simulate.progress import JobProgress
 from toolkit.commands.simulate.reserve import Reserve
-from toolkit.commands.simulate.stage import Staged
+from toolkit.commands.simulate.stage import StagedHost
 from toolkit.commands.simulate.stream import HostStream
 from toolkit.exit_codes import of_signal
 from toolkit.log import Log
@@ -33,7 +33,7 @@ BARS_S = 0.25  # The same while progress bars move.
 READ_BYTES = 1 << 16
 
 
-class Requests:
+class UserStops:
     """The stop requests of a person: signals to this process."""
 
     def __init__(self, signals: Signals) -> None:
@@ -43,15 +43,17 @@ class Requests:
 
     def new(self) -> list[int]:
         """Return the signals of the requests that came since the last call."""
-        return [each for each in self._signals.take() if stops(each) and self._known.is_new(each, time.monotonic())]
+        return [
+            number for number in self._signals.take() if stops(number) and self._known.is_new(number, time.monotonic())
+        ]
 
     def wait(self, until_s: float) -> list[int]:
         """Wait for a request until *until_s* (monotonic) at most; return the signals of those that came."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
-        while not (came := self.new()) and (left_s := until_s - time.monotonic()) > 0:
+        while not (numbers := self.new()) and (left_s := until_s - time.monotonic()) > 0:
             poll.poll(min(left_s, 3600.0) * 1000)
-        return came
+        return numbers
 
 
 class Simulation:
@@ -64,11 +66,11 @@ class Simulation:
     def __init__(
         self,
         name: str,
-        staged: Sequence[Staged],
+        staged: Sequence[StagedHost],
         lifecycle: Lifecycle,
         log: Log,
         display: Display,
-        requests: Requests,
+        requests: UserStops,
         *,
         reserve: Reserve,
         began_s: float,
@@ -79,12 +81,12 @@ class Simulation:
         self.by_person = False  # A person stopped the job by Ctrl-C.
         self.stopped_s = self.ended_s = 0.0  # Monotonic: when the hosts were told to stop, when the last had ended.
         self.on_reason: Callable[[Reason], None] = lambda _: None  # Called when the hosts begin to be stopped, and why.
-        self._told: Reason = ""
+        self._announced_reason: Reason = ""
         self._reserve = reserve
         self._requests = requests
         self._log = log
         self._display = display
-        self._hosts = {host.setup.host: (ContainedHost if host.container else Host)(host) for host in staged}
+        self._hosts = {host.setup.host: (ContainedHost if host.container else SimulatedHost)(host) for host in staged}
         self._feeders: dict[int, feed.Feed] = {}
         self._began_s = began_s
         self._passed_s = passed_s
@@ -98,23 +100,23 @@ class Simulation:
         while not self.lifecycle.over or any(host.streams for host in self._hosts.values()):
             self._wait(min(bars_at_s, look_at_s) if self._bars_moved else look_at_s)
             for number in self._requests.new():
-                self._asked(number)
+                self._take_stop(number)
             self._reap()
             self._obey(self.lifecycle.due(self._now_s()))
-            self._tell_reason()
+            self._announce_reason()
             self._stop_due()
             self._close_late()
             if self._now_s() >= look_at_s:
                 look_at_s = self._now_s() + LOOK_S
                 for host in self._hosts.values():
-                    host.look()
+                    host.update()
                 self._show_progress()
             elif self._bars_moved and self._now_s() >= bars_at_s:
                 bars_at_s = self._now_s() + BARS_S
                 self._show_progress()
         self.ended_s = time.monotonic()
         for host in self._hosts.values():
-            host.look()
+            host.update()
         self._show_progress()
 
     def clear(self) -> None:
@@ -147,7 +149,7 @@ class Simulation:
         for host in self._hosts.values():
             host.sweep()
 
-    def asked_late(self, number: int) -> Reason:
+    def note_late_stop(self, number: int) -> Reason:
         """Note that signal *number* asked for a stop after the hosts' end; return the reason."""
         self.by_person = number == signal.SIGINT
         return "asked"
@@ -169,10 +171,10 @@ class Simulation:
             times += [host.closes_at_s, host.stops_at_s]
         timeout_s = max(0.0, min(at_s for at_s in times if at_s is not None) - self._now_s())
         for key, _ in self._selector.select(timeout_s):
-            if isinstance(key.data, Host):
+            if isinstance(key.data, SimulatedHost):
                 self._read(key.data, key.fd)
 
-    def _read(self, host: Host, pipe: int) -> None:
+    def _read(self, host: SimulatedHost, pipe: int) -> None:
         stream = host.streams[pipe]
         try:
             piece = os.read(pipe, READ_BYTES)
@@ -183,15 +185,15 @@ class Simulation:
             return
         for block in stream.feed(piece):
             self._relay(host, stream, block)
-        host.heard = True
+        host.has_output = True
 
-    def _end_stream(self, host: Host, pipe: int) -> None:
+    def _end_stream(self, host: SimulatedHost, pipe: int) -> None:
         stream = host.streams.pop(pipe)
         self._relay(host, stream, stream.flush())
         self._selector.unregister(pipe)
         os.close(pipe)
 
-    def _relay(self, host: Host, stream: HostStream, block: bytes) -> None:
+    def _relay(self, host: SimulatedHost, stream: HostStream, block: bytes) -> None:
         host.keep(collapsed(block), self._reserve.release)
         lines = stream.lines(block)
         if lines:
@@ -210,7 +212,7 @@ class Simulation:
                     f"channel {fed.fifo.name}: its files can no longer be read; no further epoch is written"
                 )
 
-    def _ended(self, host: Host, code: int) -> None:
+    def _ended(self, host: SimulatedHost, code: int) -> None:
         vanished = host.name in self.lifecycle.vanished
         host.state = "vanished" if vanished else f"ended with {code}"
         host.closes_at_s = self._now_s() + DRAIN_S
@@ -221,11 +223,11 @@ class Simulation:
             self._log.info("the other hosts are told to stop")
         self._obey(orders)
 
-    def _asked(self, number: int) -> None:
+    def _take_stop(self, number: int) -> None:
         if self.lifecycle.reason in ("", "interrupted"):
             self.by_person = number == signal.SIGINT
             self._log.info("stopping the job as the platform would: SIGTERM, SIGKILL after 120 s; once more kills now")
-        self._obey(self.lifecycle.asked_to_stop(self._now_s()))
+        self._obey(self.lifecycle.request_stop(self._now_s()))
 
     def _obey(self, orders: Sequence[tuple[Order, str]]) -> None:
         for order, name in orders:
@@ -237,20 +239,20 @@ class Simulation:
                 self._log.info(f"{name} is killed")
                 host.vanish()
 
-    def _tell_reason(self) -> None:
+    def _announce_reason(self) -> None:
         reason = self.lifecycle.reason
-        if reason == self._told:
+        if reason == self._announced_reason:
             return
-        if not self._told:
+        if not self._announced_reason:
             self.stopped_s = time.monotonic()
         if reason == "interrupted":
             self._log.info("spot interruption: SIGTERM to all hosts, SIGKILL after 120 s")
-        self._told = reason
+        self._announced_reason = reason
         self.on_reason(reason)
 
     def _stop_due(self) -> None:
         for host in self._hosts.values():
-            if host.stops_at_s is not None and (host.heard or self._now_s() >= host.stops_at_s):
+            if host.stops_at_s is not None and (host.has_output or self._now_s() >= host.stops_at_s):
                 host.stops_at_s = None
                 if host.name in self.lifecycle.running:
                     send(host.pid, signal.SIGTERM)

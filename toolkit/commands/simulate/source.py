@@ -42,7 +42,7 @@ SHOWN = 5
 VANISHED = "a file that is gone by now"
 
 
-class Source(Record, frozen=True, kw_only=True):
+class SourceContent(Record, frozen=True, kw_only=True):
     """The content of a source folder by name: files, empty folders, links within it (and their targets), and entries
     that are left out (and the reason)."""
 
@@ -52,20 +52,20 @@ class Source(Record, frozen=True, kw_only=True):
     left_out: dict[str, str]
 
 
-def look(asked: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -> Source:
+def list_content(job_file: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -> SourceContent:
     """Return the parts of the source folder to submit: no caches, job folders, virtual environments or checkpoints, and
     nothing that its .toolkitignore names. *count* is called for each file, with its name.
 
     Raises:
         OSError: the source folder, or a link's target, cannot be read.
     """
-    root = asked.source.resolve()
+    root = job_file.source.resolve()
     files: dict[str, Path] = {}
     empty: list[str] = []
     links: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for path in _entries(asked, left_out):
-        name, kind = path.relative_to(asked.source).as_posix(), kind_of(path)
+    for path in _entries(job_file, left_out):
+        name, kind = path.relative_to(job_file.source).as_posix(), kind_of(path)
         if kind not in ("a file", "a folder"):
             left_out[name] = kind
             continue
@@ -91,33 +91,33 @@ def look(asked: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -
             files[name] = target
             del links[name]
     within = {name: os.path.relpath(target, (root / name).parent) for name, target in links.items()}
-    return Source(files=files, folders=tuple(empty), links=within, left_out=left_out)
+    return SourceContent(files=files, folders=tuple(empty), links=within, left_out=left_out)
 
 
-def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
+def pack(job_file: JobFile, archive: Path, log: Log) -> dict[str, str]:
     """Write the source folder to *archive*, with the job's requirements as requirements.txt, and its rules. Return the
     names that are left out, with the reason."""
-    told = _Told(asked.source, log)
-    found = look(asked, told.count)
-    added = {} if asked.requirements is None else {"requirements.txt": asked.requirements}
-    if asked.spec.rules is not None:
-        added[asked.rules_in_source] = asked.spec.rules
-    told.all_is_counted()
+    size_report = _SizeReport(job_file.source, log)
+    content = list_content(job_file, size_report.count)
+    added = {} if job_file.requirements is None else {"requirements.txt": job_file.requirements}
+    if job_file.spec.rules is not None:
+        added[job_file.rules_in_source] = job_file.spec.rules
+    size_report.all_is_counted()
     archive.parent.mkdir(mode=0o700)  # It may hold private files of the person.
     # Not compressed: it never leaves this machine (400 MB take 0.6 s of CPU time, at level 1 9.5 s).
     with tarfile.open(archive, "w:gz", compresslevel=0) as tar:
-        for name in found.folders:
-            tar.add(asked.source / name, arcname=_packed(name), recursive=False)
-        for name, path in {**found.files, **added}.items():
-            told.say_if_slow()
+        for name in content.folders:
+            tar.add(job_file.source / name, arcname=_packed(name), recursive=False)
+        for name, path in {**content.files, **added}.items():
+            size_report.say_if_slow()
             if reason := _add(tar, _packed(name), path):
-                found.left_out[name] = reason
-        for name, target in found.links.items():
+                content.left_out[name] = reason
+        for name, target in content.links.items():
             if name not in added:
                 link = tarfile.TarInfo(_packed(name))
                 link.type, link.linkname = tarfile.SYMTYPE, _packed(target)
                 tar.addfile(link)
-    return found.left_out
+    return content.left_out
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> str:
@@ -151,7 +151,7 @@ class _Filled:
         return content.ljust(size, b"\0")
 
 
-class _Told:
+class _SizeReport:
     """Says once how large the source is and where its size lies: at once if it is large, else when it takes long."""
 
     def __init__(self, source: Path, log: Log) -> None:
@@ -165,8 +165,8 @@ class _Told:
     def count(self, name: str, path: Path) -> None:
         """Count the file *path*, whose name in the source is *name*."""
         first, slash, _ = name.partition("/")
-        found = folders.status(path)
-        self._bytes[first + slash] += found.st_size if found else 0
+        status = folders.status(path)
+        self._bytes[first + slash] += status.st_size if status else 0
         self._files += 1
         self.say_if_slow()
 
@@ -208,41 +208,45 @@ def _linked(folder: Path, root: Path, name: str, left_out: dict[str, str]) -> di
     files, left_bytes = {}, LINKED_BYTES
 
     def unreadable(error: OSError) -> None:
-        left_out[f"{name}/{os.path.relpath(error.filename, folder)}".removesuffix("/.")] = why(error)
+        left_out[f"{name}/{os.path.relpath(error.filename, folder)}".removesuffix("/.")] = describe(error)
 
     for entry in folders.walk(folder, unreadable, enter=lambda entry: entry.name not in LEFT_OUT):
         path = Path(entry.path)
         if kind_of(path) == "a file":
             files[path.relative_to(folder).as_posix()] = path.resolve()
-            found = folders.status(path)
-            left_bytes -= found.st_size if found else 0
+            status = folders.status(path)
+            left_bytes -= status.st_size if status else 0
         if left_bytes < 0 or len(files) > LINKED_FILES:
             return None
     return files
 
 
-def _entries(asked: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
+def _entries(job_file: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
     """Yield the paths in the source, without folders that have content. Folders that cannot be read go to *left_out*.
 
     Raises:
         OSError: the source folder itself cannot be read.
     """
-    source = asked.source
-    known = _ignored(source)
+    source = job_file.source
+    patterns = _ignored(source)
     empty: dict[Path, None] = {}  # Folders in which nothing has been seen yet.
 
     def unreadable(error: OSError) -> None:
         if Path(error.filename) == source:
             raise error
-        left_out[os.path.relpath(error.filename, source)] = why(error)
+        left_out[os.path.relpath(error.filename, source)] = describe(error)
         empty.pop(Path(error.filename), None)
 
     def is_left_out(entry: os.DirEntry[str], *, is_folder: bool) -> bool:
         name = os.path.relpath(entry.path, source)
-        return name != asked.entry and ignore.is_ignored(known, name, is_folder=is_folder)
+        return name != job_file.entry and ignore.is_ignored(patterns, name, is_folder=is_folder)
 
     def is_code(entry: os.DirEntry[str]) -> bool:
-        if is_left_out(entry, is_folder=True) or entry.name in LEFT_OUT or Path(entry.path) == asked.spec.checkpoints:
+        if (
+            is_left_out(entry, is_folder=True)
+            or entry.name in LEFT_OUT
+            or Path(entry.path) == job_file.spec.checkpoints
+        ):
             return False
         try:
             is_entered = not any(folders.status(f"{entry.path}/{mark}") for mark in MARKS)
@@ -256,17 +260,21 @@ def _entries(asked: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
     for entry in folders.walk(source, unreadable, enter=is_code):
         empty.pop(Path(entry.path).parent, None)
         if entry.is_symlink() and kind_of(Path(entry.path)) == "a folder":
-            if entry.name not in LEFT_OUT and not is_left_out(entry, is_folder=True) and _leads_to_code(entry, asked):
+            if (
+                entry.name not in LEFT_OUT
+                and not is_left_out(entry, is_folder=True)
+                and _leads_to_code(entry, job_file)
+            ):
                 yield Path(entry.path)
         elif not entry.is_dir(follow_symlinks=False) and not is_left_out(entry, is_folder=False):
             yield Path(entry.path)
     yield from empty
 
 
-def _leads_to_code(entry: os.DirEntry[str], asked: JobFile) -> bool:
+def _leads_to_code(entry: os.DirEntry[str], job_file: JobFile) -> bool:
     """True if the folder that the link *entry* leads to is no job's, no environment and no checkpoints."""
     try:
-        return Path(entry.path) != asked.spec.checkpoints and not any(
+        return Path(entry.path) != job_file.spec.checkpoints and not any(
             folders.status(f"{entry.path}/{mark}") for mark in MARKS
         )
     except OSError:
@@ -283,7 +291,7 @@ def _ignored(source: Path) -> tuple[ignore.Pattern, ...]:
     return ignore.patterns(path.read_text("utf-8-sig", "replace"))
 
 
-def why(error: OSError) -> str:
+def describe(error: OSError) -> str:
     """Return why an entry is left out, for "NAME is ..."."""
     if isinstance(error, folders.LoopError):
         return str(error.strerror)

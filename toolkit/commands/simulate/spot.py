@@ -16,29 +16,35 @@ from msgspec.structs import replace
 from toolkit.commands.jobs.folders import INTERRUPTED
 from toolkit.commands.simulate.collect import below, write_json
 from toolkit.commands.simulate.report import moment
-from toolkit.commands.simulate.stage import Staged, remove
+from toolkit.commands.simulate.stage import StagedHost, remove
 from toolkit.exit_codes import STOPPED
 from toolkit.job.file.job_file import JobFile
 from toolkit.job.report import REPORT, HostReport, Interruption, JobReport
 
 CHECKPOINT_URI = "TOOLKIT_CHECKPOINT_URI"
-GIVEN = ("python", "channels", "opt/ml/input/data", "opt/ml/code", "opt/ml/checkpoints")  # Nothing of it is a result.
+PLATFORM_FOLDERS = (
+    "python",
+    "channels",
+    "opt/ml/input/data",
+    "opt/ml/code",
+    "opt/ml/checkpoints",
+)  # Nothing of it is a result.
 
 
-class Starts:
+class JobStarts:
     """The starts of one job and their times. *started_s*: since the epoch, *began_s*: monotonic, of the first start.
 
     Times of day are derived from monotonic ones: the wall clock may be set while the job runs.
     """
 
-    def __init__(self, asked: JobFile, *, started_s: float, began_s: float) -> None:
+    def __init__(self, job_file: JobFile, *, started_s: float, began_s: float) -> None:
         self.interruptions: tuple[Interruption, ...] = ()
         self.trained_s = 0.0  # Seconds for which hosts ran, in the starts that have ended.
         self.waited_s = 0.0  # Seconds between the starts.
         self.first_s = began_s
         self.began_s = began_s  # Of the current start.
         self.ended_s = began_s  # Of the last start that ended.
-        self._asked = asked
+        self._job_file = job_file
         self._ahead_s = started_s - began_s
 
     def passed_s(self, now_s: float) -> float:
@@ -56,15 +62,15 @@ class Starts:
 
     def interrupted(self, stopped_s: float, hosts: Mapping[str, HostReport]) -> None:
         """Note that the start that has ended was told to stop at *stopped_s*, and how its *hosts* ended."""
-        changed_s = newest_checkpoint(self._asked.spec.checkpoints, since_s=self.began_s + self._ahead_s)
-        noted = Interruption(
+        changed_s = newest_checkpoint(self._job_file.spec.checkpoints, since_s=self.began_s + self._ahead_s)
+        interruption = Interruption(
             time=self.moment(stopped_s),
             end_time=self.moment(self.ended_s),
             training_seconds=round(self.ended_s - self.began_s, 3),
             checkpoint_time="" if changed_s is None else moment(changed_s),
             hosts=dict(hosts),
         )
-        self.interruptions = (*self.interruptions, noted)
+        self.interruptions = (*self.interruptions, interruption)
 
     def put_aside(self) -> None:
         """Move what the interrupted start left to its own job folder.
@@ -74,17 +80,17 @@ class Starts:
         """
         last = self.interruptions[-1]
         name = f"{INTERRUPTED}/{len(self.interruptions)}"
-        job_dir = self._asked.run.job_dir
+        job_dir = self._job_file.run.job_dir
         folder = job_dir / name
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir()
         for part in ("logs", "hosts"):
             (job_dir / part).rename(folder / part)
-        for host in self._asked.hosts:
-            for given in GIVEN:
-                remove(folder / "hosts" / host / given)
-        told = JobReport(
-            name=self._asked.spec.name,
+        for host in self._job_file.hosts:
+            for folder_name in PLATFORM_FOLDERS:
+                remove(folder / "hosts" / host / folder_name)
+        report = JobReport(
+            name=self._job_file.spec.name,
             status="Stopped",
             secondary_status="Interrupted",
             exit_code=STOPPED,
@@ -97,7 +103,7 @@ class Starts:
             managed_spot=True,
             checkpoint_time=last.checkpoint_time,
         )
-        write_json(folder / REPORT, told)
+        write_json(folder / REPORT, report)
         self.interruptions = (*self.interruptions[:-1], replace(last, folder=name))
 
     def resumed(self, now_s: float) -> None:
@@ -113,10 +119,10 @@ class Starts:
 
     def missed(self) -> tuple[str, ...]:
         """Return a note for the interruptions that did not happen."""
-        asked = self._asked.run.interrupts
-        late = ", ".join(f"{each.after_s:g} s" for each in asked if each.after_s > self.trained_s)
+        interrupts = self._job_file.run.interrupts
+        late = ", ".join(f"{interrupt.after_s:g} s" for interrupt in interrupts if interrupt.after_s > self.trained_s)
         notes = [f"not interrupted at {late}: the job ended after {self.trained_s:.1f} s of training"] if late else []
-        early = sum(each.after_s <= self.trained_s for each in asked) - len(self.interruptions)
+        early = sum(interrupt.after_s <= self.trained_s for interrupt in interrupts) - len(self.interruptions)
         if early > 0:
             notes.append(
                 f"no start followed {early} of the interruptions: another one, or a limit, was ending the hosts already"
@@ -124,10 +130,10 @@ class Starts:
         return tuple(notes)
 
 
-def outlives(asked: JobFile, staged: Sequence[Staged]) -> bool:
+def outlives(job_file: JobFile, staged: Sequence[StagedHost]) -> bool:
     """True if the checkpoints of a start are there for the next one: in the person's folder, or in storage."""
-    environ = asked.spec.environment if asked.run.backend == "docker" else staged[0].environ
-    return asked.spec.checkpoints is not None or bool(environ.get(CHECKPOINT_URI))
+    environ = job_file.spec.environment if job_file.run.backend == "docker" else staged[0].environ
+    return job_file.spec.checkpoints is not None or bool(environ.get(CHECKPOINT_URI))
 
 
 def newest_checkpoint(folder: Path | None, *, since_s: float) -> float | None:

@@ -28,7 +28,7 @@ from toolkit.commands.simulate import containers
 from toolkit.commands.simulate.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.commands.simulate.feed import Feed
 from toolkit.commands.simulate.reserve import PARTS
-from toolkit.commands.simulate.source import VANISHED, pack, why
+from toolkit.commands.simulate.source import VANISHED, describe, pack
 from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
 from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
@@ -58,7 +58,7 @@ Submitted = Mapping[str, Files]  # The files of each channel.
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
-class Shared(Record, frozen=True, kw_only=True):
+class SharedFolder(Record, frozen=True, kw_only=True):
     """A file system's folder that a host has at `target` as it is, not copied."""
 
     target: Path
@@ -66,7 +66,7 @@ class Shared(Record, frozen=True, kw_only=True):
     writable: bool
 
 
-class Staged(Record, frozen=True, kw_only=True):
+class StagedHost(Record, frozen=True, kw_only=True):
     """One host, ready to start. `enter`: the start of the command line, before argv (opt_ml.py)."""
 
     setup: HostSetup
@@ -75,7 +75,7 @@ class Staged(Record, frozen=True, kw_only=True):
     environ: dict[str, str]
     log: Path
     feeds: tuple[Feed, ...] = ()
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[SharedFolder, ...] = ()
     container: str = ""
 
 
@@ -104,100 +104,109 @@ def claim(job_dir: Path) -> int:
     return lock
 
 
-def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
+def stage(
+    job_file: JobFile, user_environ: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None
+) -> tuple[StagedHost, ...]:
     """Write the files that each host needs at its start, and warn of what is left out of the source and the channels.
 
-    *own*: the person's environment. *only*: the hosts to prepare, None for all.
+    *user_environ*: the person's environment. *only*: the hosts to prepare, None for all.
 
     Raises:
         PlatformError: a file cannot be read or written.
     """
-    return stage_hosts(asked, own, submit(asked, log), log, only=only)
+    return stage_hosts(job_file, user_environ, submit(job_file, log), log, only=only)
 
 
-def submit(asked: JobFile, log: Log) -> Submitted:
+def submit(job_file: JobFile, log: Log) -> Submitted:
     """Pack the source and list the channels' files: what every start of the job gets.
 
     Raises:
         PlatformError: a file cannot be read or written.
     """
-    archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
+    archive = job_file.run.job_dir / "source" / "sourcedir.tar.gz"
     try:
-        _say_left_out("the source", asked.source, pack(asked, archive, log), log)
-        job_dir, channels = asked.run.job_dir, asked.spec.channels
-        return {each.name: [] if each.file_system else _present_files(each, job_dir, log) for each in channels}
+        _say_left_out("the source", job_file.source, pack(job_file, archive, log), log)
+        job_dir, channels = job_file.run.job_dir, job_file.spec.channels
+        return {
+            channel.name: [] if channel.file_system else _present_files(channel, job_dir, log) for channel in channels
+        }
     except OSError as error:
-        raise _unprepared(error, asked) from None
+        raise _unprepared(error, job_file) from None
 
 
 def stage_hosts(
-    asked: JobFile, own: Mapping[str, str], content: Submitted, log: Log, *, only: Sequence[str] | None = None
-) -> tuple[Staged, ...]:
+    job_file: JobFile,
+    user_environ: Mapping[str, str],
+    content: Submitted,
+    log: Log,
+    *,
+    only: Sequence[str] | None = None,
+) -> tuple[StagedHost, ...]:
     """Make the folders of one start of the job; *content*: from `submit`.
 
     Raises:
         PlatformError: a file cannot be read or written.
     """
-    submitted = asked.run.job_dir / "source" / "sourcedir.tar.gz"
-    contained = asked.run.backend == "docker"
+    submitted = job_file.run.job_dir / "source" / "sourcedir.tar.gz"
+    contained = job_file.run.backend == "docker"
     # TensorFlow's servers, two for each host, use the ports from the rendezvous port on.
-    port, cpus = free_port(2 * len(asked.hosts)), len(os.sched_getaffinity(0))
+    port, cpus = free_port(2 * len(job_file.hosts)), len(os.sched_getaffinity(0))
     places = (
         HostSetup(
             host=host,
-            base=asked.run.job_dir / "hosts" / host / "opt" / "ml",
+            base=job_file.run.job_dir / "hosts" / host / "opt" / "ml",
             submitted=BASE / "input" / submitted.name if contained else submitted,
             port=port,
             cpus=cpus,
             contained=contained,
         )
-        for host in (asked.hosts if only is None else only)
+        for host in (job_file.hosts if only is None else only)
     )
     try:
-        (asked.run.job_dir / "logs").mkdir()
-        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
-        if asked.spec.checkpoints:
-            asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        staged = tuple(stage_host(asked, setup, own, content, log) for setup in places)
+        (job_file.run.job_dir / "logs").mkdir()
+        (job_file.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
+        if job_file.spec.checkpoints:
+            job_file.spec.checkpoints.mkdir(parents=True, exist_ok=True)
+        staged = tuple(stage_host(job_file, setup, user_environ, content, log) for setup in places)
         hidden = Log()
-        hidden.hide({**own, **asked.spec.environment})
-        for each in staged:
-            secrets.write(each.setup.base.parents[1], hidden)
+        hidden.hide({**user_environ, **job_file.spec.environment})
+        for host in staged:
+            secrets.write(host.setup.base.parents[1], hidden)
         return staged
     except OSError as error:
-        raise _unprepared(error, asked) from None
+        raise _unprepared(error, job_file) from None
 
 
-def _unprepared(error: OSError, asked: JobFile) -> ToolkitError:
-    told = of_path(error, "the job cannot be prepared with it")
-    return told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir))
+def _unprepared(error: OSError, job_file: JobFile) -> ToolkitError:
+    known_error = of_path(error, "the job cannot be prepared with it")
+    return known_error or PlatformError(f"cannot prepare the job: {error}", where=str(job_file.run.job_dir))
 
 
 def stage_host(
-    asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files], log: Log
-) -> Staged:
+    job_file: JobFile, setup: HostSetup, user_environ: Mapping[str, str], content: Mapping[str, Files], log: Log
+) -> StagedHost:
     """Write *setup*'s documents, and its share of each channel's *content*."""
-    region = region_of(own)
-    write_documents(asked, setup, region)
+    region = region_of(user_environ)
+    write_documents(job_file, setup, region)
     data = setup.base / "input" / "data"
     data.mkdir()
     mounts = []
-    if asked.spec.checkpoints and setup.contained:
+    if job_file.spec.checkpoints and setup.contained:
         (setup.base / "checkpoints").mkdir()  # Else the engine makes the mount point, and it is root's.
-        mounts.append(f"{asked.spec.checkpoints}:{setup.inside / 'checkpoints'}")
-    elif asked.spec.checkpoints:
-        (setup.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)
+        mounts.append(f"{job_file.spec.checkpoints}:{setup.inside / 'checkpoints'}")
+    elif job_file.spec.checkpoints:
+        (setup.base / "checkpoints").symlink_to(job_file.spec.checkpoints, target_is_directory=True)
     feeds, shared = [], []
-    for channel in asked.spec.channels:
+    for channel in job_file.spec.channels:
         if channel.file_system:
             shared.append(_share_folder(channel, data / channel.name, setup, mounts))
             continue
-        files = share(asked, channel, setup.host, content[channel.name])
+        files = host_share(job_file, channel, setup.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         elif channel.mode == "File":
-            gone = dict.fromkeys(copy_files(data / channel.name, files), VANISHED)
-            _say_left_out(f"channel {channel.name} of {setup.host}", channel.folder, gone, log)
+            missing = dict.fromkeys(copy_files(data / channel.name, files), VANISHED)
+            _say_left_out(f"channel {channel.name} of {setup.host}", channel.folder, missing, log)
         elif setup.contained:
             link_files(data / channel.name, [(name, path.resolve()) for name, path in files])
             mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
@@ -205,32 +214,32 @@ def stage_host(
             mounts.append(f"{data / channel.name}:{inside}:ro")
         else:
             shared += _view(channel, files, data / channel.name, setup.base.parents[1] / VIEWS / channel.name)
-    environ = environment(asked, setup, own, region)
+    environ = environment(job_file, setup, user_environ, region)
     if setup.contained:
-        return _contained(asked, setup, own, environ, mounts, tuple(feeds))
+        return _contained(job_file, setup, user_environ, environ, mounts, tuple(feeds))
     interpreter = sys.executable
-    if installs(asked):
+    if installs(job_file):
         interpreter = own_interpreter(setup.base.parents[1] / "python")
         environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
-    return Staged(
+    return StagedHost(
         setup=setup,
         argv=(interpreter, "-m", "toolkit.cli.main", "train"),
         environ=environ,
-        log=asked.run.job_dir / "logs" / f"{setup.host}.log",
+        log=job_file.run.job_dir / "logs" / f"{setup.host}.log",
         feeds=tuple(feeds),
         shared=tuple(shared),
     )
 
 
-def write_documents(asked: JobFile, setup: HostSetup, region: str) -> None:
+def write_documents(job_file: JobFile, setup: HostSetup, region: str) -> None:
     """Make *setup*'s input/config, with its documents."""
     config = setup.base / "input" / "config"
     config.mkdir(parents=True)
-    for name, document in documents(asked, setup, region).items():
+    for name, document in documents(job_file, setup, region).items():
         (config / name).write_text(json.dumps(document))
 
 
-def _view(channel: Channel, files: Files, target: Path, folder: Path) -> list[Shared]:
+def _view(channel: Channel, files: Files, target: Path, folder: Path) -> list[SharedFolder]:
     """Make *target*, a FastFile channel of a host that is a process, a folder of links that all lead through *folder*
     to the person's folders. Both are shared read-only: what is opened through them cannot be changed."""
     views = linked_folders(channel, files)[:MOST_VIEWS]
@@ -241,14 +250,18 @@ def _view(channel: Channel, files: Files, target: Path, folder: Path) -> list[Sh
         through = resolved if number is None else folder / str(number) / resolved.relative_to(views[number])
         links.append((name, through))
     link_files(folder / "links", links)
-    shared = [Shared(target=target, source=folder / "links", writable=False)]
-    shared += [Shared(target=folder / str(number), source=view, writable=False) for number, view in enumerate(views)]
-    for each in shared:
-        each.target.symlink_to(each.source, target_is_directory=True)  # Until opt_ml.py makes it a mount.
+    shared = [SharedFolder(target=target, source=folder / "links", writable=False)]
+    shared += [
+        SharedFolder(target=folder / str(number), source=view, writable=False) for number, view in enumerate(views)
+    ]
+    for folder_share in shared:
+        folder_share.target.symlink_to(
+            folder_share.source, target_is_directory=True
+        )  # Until opt_ml.py makes it a mount.
     return shared
 
 
-def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list[str]) -> Shared:
+def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list[str]) -> SharedFolder:
     """Make *channel*'s folder the host's: a container mounts it. Else *target* is a link, which opt_ml.py makes a mount
     where it can."""
     source = channel.folder.resolve()
@@ -257,28 +270,28 @@ def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list
         mounts.append(f"{source}:{setup.inside / 'input' / 'data' / channel.name}:{channel.file_system}")
     else:
         target.symlink_to(source, target_is_directory=True)
-    return Shared(target=target, source=source, writable=channel.file_system == "rw")
+    return SharedFolder(target=target, source=source, writable=channel.file_system == "rw")
 
 
 def _contained(
-    asked: JobFile,
+    job_file: JobFile,
     setup: HostSetup,
-    own: Mapping[str, str],
+    user_environ: Mapping[str, str],
     environ: Mapping[str, str],
     mounts: list[str],
     feeds: tuple[Feed, ...],
-) -> Staged:
-    (setup.base / "input" / setup.submitted.name).hardlink_to(asked.run.job_dir / "source" / setup.submitted.name)
+) -> StagedHost:
+    (setup.base / "input" / setup.submitted.name).hardlink_to(job_file.run.job_dir / "source" / setup.submitted.name)
     setup.base.chmod(0o777)  # The image's user must be able to write to /opt/ml.
-    hosts = asked.hosts
+    hosts = job_file.hosts
     gpus = containers.gpus_for(hosts.index(setup.host), len(hosts), containers.gpu_count())
-    return Staged(
+    return StagedHost(
         setup=setup,
-        argv=containers.argv(asked, setup, environ, mounts, gpus=gpus, user=containers.person()),
-        environ=dict(own),
-        log=asked.run.job_dir / "logs" / f"{setup.host}.log",
+        argv=containers.argv(job_file, setup, environ, mounts, gpus=gpus, user=containers.container_user()),
+        environ=dict(user_environ),
+        log=job_file.run.job_dir / "logs" / f"{setup.host}.log",
         feeds=feeds,
-        container=containers.name_of(asked, setup.host),
+        container=containers.name_of(job_file, setup.host),
     )
 
 
@@ -289,11 +302,11 @@ def linked_folders(channel: Channel, files: Files) -> list[Path]:
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
 
-def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
+def host_share(job_file: JobFile, channel: Channel, host: str, files: Files) -> Files:
     """Return the part of *channel*'s *files* that *host* gets."""
     if not channel.sharded:
         return files
-    hosts = asked.hosts
+    hosts = job_file.hosts
     return files[hosts.index(host) :: len(hosts)]
 
 
@@ -306,15 +319,15 @@ def channel_files(channel: Channel, left_out: dict[str, str], job_dir: Path | No
         return [(top.name, top)]
 
     def unreadable(error: OSError) -> None:
-        left_out.setdefault(os.path.relpath(error.filename, top), why(error))
+        left_out.setdefault(os.path.relpath(error.filename, top), describe(error))
 
-    own = None if job_dir is None else folders.status(job_dir)
+    own_status = None if job_dir is None else folders.status(job_dir)
 
     is_of_jobs = job_dir is None or job_dir.parent.resolve() == top.resolve()
 
     def enter(entry: os.DirEntry[str]) -> bool:
         reason = ""
-        if own is not None and os.path.samestat(entry.stat(), own):
+        if own_status is not None and os.path.samestat(entry.stat(), own_status):
             reason = "this job's own folder"
         elif not is_of_jobs and folders.is_file(Path(entry.path, RUN_MARK), lambda _: None):
             reason = "the folder of another job"
@@ -340,11 +353,11 @@ def _present_files(channel: Channel, job_dir: Path, log: Log) -> Files:
     return files
 
 
-def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log) -> None:
+def _say_left_out(subject: str, folder: Path, left_out: Mapping[str, str], log: Log) -> None:
     if left_out:
-        shown = "; ".join(f"{name} is {reason}" for name, reason in list(left_out.items())[:SHOWN])
-        more = f"; and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
-        log.warning(f"left out of {what} {folder}: {shown}{more}")
+        listed = "; ".join(f"{name} is {reason}" for name, reason in list(left_out.items())[:SHOWN])
+        unlisted = f"; and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
+        log.warning(f"left out of {subject} {folder}: {listed}{unlisted}")
 
 
 def copy_files(folder: Path, files: Files) -> list[str]:
@@ -355,17 +368,17 @@ def copy_files(folder: Path, files: Files) -> list[str]:
         FileNotFoundError: all of them are.
     """
     folder.mkdir(parents=True)
-    gone: list[str] = []
+    missing: list[str] = []
     for name, path in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy2(path, target)
         except FileNotFoundError:
-            gone.append(name)
-            if len(gone) == len(files):
+            missing.append(name)
+            if len(missing) == len(files):
                 raise
-    return gone
+    return missing
 
 
 def link_files(folder: Path, links: Files) -> None:
@@ -383,15 +396,15 @@ def remove(path: Path) -> None:
     folders.remove(path)
 
 
-def make_writable(staged: Staged) -> None:
+def make_writable(staged: StagedHost) -> None:
     """Make the folders of FastFile channels writable again, so that a person can remove them."""
     _set_folder_modes(staged.setup.base / "input" / "data", 0o755)
     _set_folder_modes(staged.setup.base.parents[1] / VIEWS, 0o755)
 
 
-def installs(asked: JobFile) -> bool:
+def installs(job_file: JobFile) -> bool:
     """True if `train` may have packages to install for this source."""
-    return bool(asked.requirements) or any(folders.exists(asked.source / name) for name in INSTALLED_FROM)
+    return bool(job_file.requirements) or any(folders.exists(job_file.source / name) for name in INSTALLED_FROM)
 
 
 def own_interpreter(folder: Path) -> str:
@@ -404,9 +417,9 @@ def own_interpreter(folder: Path) -> str:
 
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     library = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    seen.append(str(Path(__file__).parents[3]))  # The toolkit itself if it runs from a checkout.
-    lines = [f"import site; site.addsitedir({path!r})" for path in seen]
+    site_folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    site_folders.append(str(Path(__file__).parents[3]))  # The toolkit itself if it runs from a checkout.
+    lines = [f"import site; site.addsitedir({path!r})" for path in site_folders]
     (library / "outer.pth").write_text("\n".join(lines) + "\n")
     return str(folder / "bin" / "python")
 
@@ -418,7 +431,7 @@ def free_port(count: int = 1) -> int:
     take it at any time.
     """
     for port in random.sample(PORTS, len(PORTS)):
-        if all(_is_free(each) for each in range(port - 1, port + count)):
+        if all(_is_free(candidate) for candidate in range(port - 1, port + count)):
             return port
     raise PlatformError(f"expected {count + 1} free ports side by side from {PORTS.start} to {PORTS.stop}, found none")
 

@@ -60,14 +60,14 @@ class HostStream:
         state = last_state(text)
         if not state or len(state) > STATE_BYTES:
             return
-        found = _RANK.match(state)
-        self.states[found[0] if found else b""] = state
+        match = _RANK.match(state)
+        self.states[match[0] if match else b""] = state
         self.moved = True
 
     def _end(self, block: bytes) -> None:
         """Forget the bars whose lines are complete."""
         for line in block.removesuffix(b"\n").split(b"\n"):
-            found = _RANK.match(line[line.rfind(b"\r") + 1 :])
-            self.states.pop(found[0] if found else b"", None)
+            match = _RANK.match(line[line.rfind(b"\r") + 1 :])
+            self.states.pop(match[0] if match else b"", None)
             if not self.states:
                 return

@@ -44,7 +44,7 @@ HEADERS = {
 Make = Callable[[Path], str]
 
 
-class Watch:
+class LivePage:
     """The server of a job's page. The port is taken at once, the process starts with the job."""
 
     def __init__(self, port: int, make: Make) -> None:
@@ -55,7 +55,7 @@ class Watch:
         """
         self._make = make
         self._pid = 0
-        self._ended = -1  # A pipe whose other end only the server has.
+        self._end_pipe = -1  # A pipe whose other end only the server has.
         self._token = secrets.token_urlsafe(12)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,7 +73,7 @@ class Watch:
 
     def start(self, job_dir: Path) -> None:
         """Serve the page of the job in *job_dir* from now on."""
-        self._ended, alive = os.pipe()
+        self._end_pipe, alive = os.pipe()
         self._pid = fork_call(lambda: self._serve(job_dir, alive), prctl=prctl())
         os.close(alive)
         self._socket.close()
@@ -85,10 +85,10 @@ class Watch:
             return
         send(self._pid, signal.SIGTERM)
         poll = select.poll()
-        poll.register(self._ended, select.POLLIN)
+        poll.register(self._end_pipe, select.POLLIN)
         if not poll.poll((2 * LAST_S + 2) * 1000):
             send(self._pid, signal.SIGKILL)
-        os.close(self._ended)
+        os.close(self._end_pipe)
         try:
             os.waitpid(self._pid, 0)
         except ChildProcessError:
@@ -117,28 +117,28 @@ class PageServer(ThreadingHTTPServer):
         self.path = f"/{token}/"
         self._make = make
         self._page = b""
-        self._made_s = -1e9
+        self._rendered_s = -1e9
         self._took_s = 0.0
-        self._asked_s = -1e9
+        self._requested_s = -1e9
         self._lock = threading.Lock()
         self.ended = False
-        self._told = threading.Event()
+        self._last_sent = threading.Event()
         self._answering = 0
         self._quiet = threading.Condition()
 
     def page(self) -> tuple[bytes, bool]:
         """Return the page, made anew if the last one is old or the job has ended, and whether it is the last one."""
         with self._lock:
-            self._asked_s = began_s = time.monotonic()
-            if self.ended or began_s - self._made_s > max(FRESH_S, PATIENCE * self._took_s):
+            self._requested_s = began_s = time.monotonic()
+            if self.ended or began_s - self._rendered_s > max(FRESH_S, PATIENCE * self._took_s):
                 self._page = self._make().encode("utf-8", "replace")
-                self._made_s = time.monotonic()
-                self._took_s = self._made_s - began_s
+                self._rendered_s = time.monotonic()
+                self._took_s = self._rendered_s - began_s
             return self._page, self.ended
 
     def sent_last(self) -> None:
         """Note that somebody has the page of the job's end."""
-        self._told.set()
+        self._last_sent.set()
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -156,8 +156,8 @@ class PageServer(ThreadingHTTPServer):
         """Wait until the page of the job's end was sent, for a while, if somebody watches; then answer no more."""
         with self._lock:
             self.ended = True
-        if time.monotonic() - self._asked_s < WATCHED_S:
-            self._told.wait(LAST_S)
+        if time.monotonic() - self._requested_s < WATCHED_S:
+            self._last_sent.wait(LAST_S)
         self.shutdown()
         with self._quiet:
             self._quiet.wait_for(lambda: not self._answering, LAST_S)

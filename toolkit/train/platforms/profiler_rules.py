@@ -24,8 +24,8 @@ def profiler_rules(spec: JobSpec, settings: Settings) -> tuple[dict[str, Any], .
     from toolkit.diagnosis import configuration  # All rules: 10 ms, which only jobs that name some pay.
 
     if settings.profiler_rules:
-        return configuration.listed(*document(settings.profiler_rules, VARIABLE))
-    return configuration.listed(spec.profiler_rules, "job file: $.profiler-rules")
+        return configuration.as_list(*document(settings.profiler_rules, VARIABLE))
+    return configuration.as_list(spec.profiler_rules, "job file: $.profiler-rules")
 
 
 def document(text: str, source: str) -> tuple[Any, str]:

@@ -93,9 +93,9 @@ def _put(source: Path, into: Path) -> None:
 
 def _fetched(uri: str, into: Path) -> Path:
     from toolkit.storage import download
-    from toolkit.storage.store import Store
+    from toolkit.storage.store import StorageClient
     from toolkit.storage.uri import parse
 
     where = parse(uri)
-    store = Store(where, dict(os.environ), timeout_s=settings.read(os.environ).storage_timeout_s)
+    store = StorageClient(where, dict(os.environ), timeout_s=settings.read(os.environ).storage_timeout_s)
     return download.fetch(store, where, into, lambda _: None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.model import Block, Column, Table, Words
-from toolkit.diagnosis.folding import Folded
+from toolkit.diagnosis.folding import FoldedFinding
 from toolkit.folders import is_file, named_elsewhere
 from toolkit.series.finding import Finding
 
@@ -49,9 +49,9 @@ def _was_monitored(job: ComparedJob) -> bool:
     return any(is_file(host.monitor / "monitor.json", named_elsewhere) for host in job.job.hosts)
 
 
-def _fold_by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:
+def _fold_by_key(findings: Sequence[Finding]) -> dict[Key, FoldedFinding]:
     """Return the newest finding of each rule and subject, with those of other hosts."""
     same: dict[Key, list[Finding]] = {}
     for each in findings:
         same.setdefault((each.rule, each.subject), []).insert(0, each)
-    return {key: Folded(finding=newest, others=tuple(others)) for key, (newest, *others) in same.items()}
+    return {key: FoldedFinding(finding=newest, others=tuple(others)) for key, (newest, *others) in same.items()}

@@ -9,7 +9,7 @@ import msgspec
 from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.diagnosis import configuration, files, slow_rank
 from toolkit.diagnosis.evidence import Evidence
-from toolkit.diagnosis.job import diagnose, merged
+from toolkit.diagnosis.job import diagnose, merge
 from toolkit.diagnosis.rule import Configuration
 from toolkit.errors import ContractError
 from toolkit.files import read as read_document
@@ -35,7 +35,7 @@ def diagnose_job(job: JobData) -> tuple[Finding, ...]:
     if not measured:
         return ()
     found = read_live_findings(job)
-    return tuple(merged(apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), found), found))
+    return tuple(merge(apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), found), found))
 
 
 def apply_rules(
@@ -90,7 +90,7 @@ def _read_evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Ma
         host=host.name,
         start_s=began / 1e9 if began and is_last else attempt.start_s,
         end_s=attempt.end_s,
-        ended=job.status != "running" or not is_last,
+        is_over=job.status != "running" or not is_last,
         attempt=None if attempt.alone else attempt.number,
     )
     evidence.host = evidence.host or host.name

@@ -4,7 +4,7 @@ from toolkit.commands.report.model import Block, Column, Table, Tone, Words
 from toolkit.commands.report.sections import evidence
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import format_duration, format_utc
-from toolkit.diagnosis.folding import Folded, folded
+from toolkit.diagnosis.folding import FoldedFinding, fold
 from toolkit.series.finding import Finding, Number
 
 ONE_OF_SEVERAL = "The sentence is that of {host}; the table has the numbers of all these hosts."
@@ -13,7 +13,7 @@ NONE = "No rule found anything: the rules of docs/diagnosis.md looked at the sam
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "findings"."""
-    findings = folded(material.findings)
+    findings = fold(material.findings)
     if not findings:
         return [Words(text=NONE if material.samples or material.steps else material.why_unmeasured)]
     made: list[Block] = []
@@ -32,7 +32,7 @@ def build_blocks(material: Material) -> list[Block]:
     return made
 
 
-def label_finding(each: Folded, *, restarted: bool = False) -> str:
+def label_finding(each: FoldedFinding, *, restarted: bool = False) -> str:
     """Return "CPUBottleneck (cpu, host algo-1)", "DataWait (loader, hosts algo-1, algo-2)".
 
     The attempt stands with it if the job was *restarted*.
@@ -49,7 +49,7 @@ def choose_tone(finding: Finding) -> Tone:
     return {"record": "plain", "warn": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
 
 
-def _describe_finding(material: Material, each: Folded) -> Words:
+def _describe_finding(material: Material, each: FoldedFinding) -> Words:
     finding, start_s = each.finding, material.start_s
     window = f"from {format_utc(finding.start_s)}, for {format_duration(finding.end_s - finding.start_s)}"
     if start_s is not None and finding.start_s >= start_s:
@@ -63,7 +63,7 @@ def _describe_finding(material: Material, each: Folded) -> Words:
     )
 
 
-def _build_numbers_table(number: int, each: Folded) -> Table:
+def _build_numbers_table(number: int, each: FoldedFinding) -> Table:
     finding = each.finding
     limited = any(one.limit is not None for one in finding.numbers)
     ends = ("least", "greatest") if each.others else ()
@@ -77,7 +77,7 @@ def _build_numbers_table(number: int, each: Folded) -> Table:
     )
 
 
-def _build_row(each: Folded, number: Number, limited: bool) -> tuple[str | float | None, ...]:
+def _build_row(each: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
     values = each.of_all(number)
     ends = (min(values), max(values)) if each.others else ()
     return number.name, number.value, *ends, number.unit, *((number.limit,) if limited else ()), number.formula

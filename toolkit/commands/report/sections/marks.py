@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from toolkit.commands.report.model import Mark
 from toolkit.commands.report.sections.material import Material
-from toolkit.diagnosis.folding import folded
+from toolkit.diagnosis.folding import fold
 from toolkit.job.report import seconds_of
 
 MOST_FINDINGS = 8
@@ -21,7 +21,7 @@ def list_marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
         if ended_s is not None:
             end_s = ended_s if resumed_s is None else resumed_s
             yield Mark(start=ended_s - zero, end=end_s - zero, text=f"spot interruption {number}", tone="warn")
-    for each in folded(material.findings)[:MOST_FINDINGS]:
+    for each in fold(material.findings)[:MOST_FINDINGS]:
         start_s, end_s = min(one.start_s for one in each.all), max(one.end_s for one in each.all)
         yield Mark(start=start_s - zero, end=end_s - zero, text=each.finding.rule, tone="warn")
     if material.failed_s is not None:

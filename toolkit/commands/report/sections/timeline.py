@@ -6,7 +6,7 @@ from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.outcome import describe_cause
 from toolkit.commands.report.sections.words import first_line, format_duration, format_utc
-from toolkit.diagnosis.folding import folded
+from toolkit.diagnosis.folding import fold
 from toolkit.job.report import seconds_of
 
 MOST_EVENTS = 200
@@ -69,7 +69,7 @@ def _list_events(material: Material) -> list[Event]:
             "" if each.others else each.finding.host,
             f"finding: {label_finding(each, restarted=bool(job.restarts))}",
         )
-        for each in folded(material.findings)
+        for each in fold(material.findings)
     ]
     if material.failed_s is not None:
         found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))

@@ -1,4 +1,4 @@
-"""scripts/conformance: the cases against sagemaker-training 5.1.4 and this toolkit (docs/conformance.md)."""
+"""scripts/conformance: the cases against sagemaker-training 5.1.4 and this toolkit (docs/lab/conformance.md)."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ def main(words: Sequence[str]) -> int:
     """Run what *words* ask for; 1 if a case is worse."""
     parser = argparse.ArgumentParser(prog="scripts/conformance")
     parser.add_argument("--only", help="jobs whose name has this text")
-    parser.add_argument("--write", action="store_true", help="write docs/conformance.md and the recording of 5.1.4")
+    parser.add_argument("--write", action="store_true", help="write docs/lab/conformance.md and the recording of 5.1.4")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default: 2)")
     given = parser.parse_args(words)
     names = [name for name in JOBS if given.only is None or given.only in name]

@@ -1,4 +1,4 @@
-"""What a case says of the two, and the page with all of them (docs/conformance.md)."""
+"""What a case says of the two, and the page with all of them (docs/lab/conformance.md)."""
 
 import platform
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.conformance.running import ROOT, Seen
 
-PAGE = ROOT / "docs/conformance.md"
+PAGE = ROOT / "docs/lab/conformance.md"
 CONTRACT = ROOT / "docs/contract.md"
 SAME, BETTER, DIFFERENT, NOT_YET, WORSE = "same", "better", "different", "not yet", "worse"
 
@@ -59,7 +59,7 @@ def shown(value: Any) -> str:
 
 
 def page(found: Sequence[tuple[Case, Any, Any]]) -> str:
-    """Return the part of docs/conformance.md that is written by scripts/conformance."""
+    """Return the part of docs/lab/conformance.md that is written by scripts/conformance."""
     table, count = [], Counter[str]()
     for case, theirs, ours in found:
         said = verdict(case, theirs, ours)

@@ -1,4 +1,4 @@
-"""This toolkit against what sagemaker-training 5.1.4 did with the same jobs (docs/conformance.md)."""
+"""This toolkit against what sagemaker-training 5.1.4 did with the same jobs (docs/lab/conformance.md)."""
 
 import json
 

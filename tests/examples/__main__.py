@@ -1,4 +1,4 @@
-"""scripts/official-examples: AWS's public examples, unedited, under `toolkit run` (docs/official-examples.md).
+"""scripts/official-examples: AWS's public examples, unedited, under `toolkit run` (docs/lab/official-examples.md).
 
 examples.json names each script by repository, commit and path, with the SHA-256 of its files; its text is taken from a
 checkout that the user gives. Each example trains twice: on ranks with its notebook's distribution, and in one process.
@@ -105,7 +105,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/official-examples", description="docs/official-examples.md")
+    parser = argparse.ArgumentParser(prog="scripts/official-examples", description="docs/lab/official-examples.md")
     parser.add_argument(
         "--checkout", type=Path, required=True, metavar="DIR", help="a clone of aws/amazon-sagemaker-examples"
     )

@@ -10,7 +10,7 @@ from tests.examples import data
 from tests.examples.__main__ import LIST, ROOT, STAND_INS, unpacked
 
 EXAMPLES = json.loads(LIST.read_text())["examples"]
-PAGE = (ROOT / "docs/official-examples.md").read_text()
+PAGE = (ROOT / "docs/lab/official-examples.md").read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example["name"] for example in EXAMPLES])

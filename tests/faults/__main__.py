@@ -1,4 +1,4 @@
-"""scripts/faults: the whole matrix, as a table (docs/faults.md says how to read it)."""
+"""scripts/faults: the whole matrix, as a table (docs/lab/faults.md says how to read it)."""
 
 import argparse
 import contextlib
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/faults", description="Every fault, on real hosts; docs/faults.md.")
+    parser = argparse.ArgumentParser(prog="scripts/faults", description="Every fault, on real hosts.")
     parser.add_argument("--rounds", type=int, default=1, help="how often each fault is tried (default 1)")
     parser.add_argument("--hosts", type=_numbers, default=[2, 4], metavar="N,...", help="default 2,4")
     parser.add_argument("--launchers", type=_launchers, default=list(ALL), metavar="NAME,...", help="default all")
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--busy", action="store_true", help="with every core kept busy by something else")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where logs of rounds that went wrong are kept")
     parser.add_argument(
-        "--write", action="store_true", help="put the rows into docs/faults.csv, and their summary into docs/faults.md"
+        "--write", action="store_true", help="put the rows into docs/lab/faults.csv, and their summary beside it"
     )
     return parser
 

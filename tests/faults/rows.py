@@ -1,4 +1,4 @@
-"""The measured rows of the fault matrix (docs/faults.csv), and the summary of them that docs/faults.md shows."""
+"""The measured rows of the fault matrix (docs/lab/faults.csv), and their summary in docs/lab/faults.md."""
 
 import csv
 import re
@@ -10,7 +10,7 @@ from tests.faults.launchers import ALL
 from tests.faults.table import BY_NAME, FAULTS
 from toolkit.records import Record
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs/lab"
 DATA = DOCS / "faults.csv"
 PAGE = DOCS / "faults.md"
 SUMMARY = re.compile(r"(?<=<!-- summary -->\n).*(?=<!-- /summary -->)", re.S)

@@ -1,4 +1,4 @@
-"""docs/faults.csv and the summary of it in docs/faults.md."""
+"""docs/lab/faults.csv and the summary of it in docs/lab/faults.md."""
 
 from pathlib import Path
 

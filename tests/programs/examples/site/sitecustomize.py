@@ -1,6 +1,6 @@
 """Stand-ins for what an example finds in AWS's image or on the network: scripts/official-examples puts this folder first in PYTHONPATH.
 
-TOOLKIT_EXAMPLE_STAND_INS names those in use, and the table of docs/official-examples.md calls them edits: each is a change
+TOOLKIT_EXAMPLE_STAND_INS names those in use, and the table of docs/lab/official-examples.md calls them edits: each is a change
 that a user would have to make to the script on a machine without CUDA and without the internet.
 
 cuda: the script's own questions for CUDA are answered as if there were one device, which is the CPU

@@ -70,12 +70,12 @@ JOB = {"partitions": 2, "microbatches": "4", "ddp": True, "fp16": False}
 def test_the_jobs_parameters_hold_and_the_rest_is_the_scripts() -> None:
     script = {"pipeline_parallel_degree": 4, "microbatches": 4, "fp16_params": True, "optimize": "speed"}
 
-    cfg, differences = parameters.merged(JOB, script)
+    cfg, differences = parameters.merge(JOB, script)
 
     assert (cfg.partitions, cfg.microbatches, cfg.ddp, cfg.fp16, cfg.optimize) == (2, 4, True, False, "speed")
     assert differences == (("partitions", 2, 4),)
-    assert parameters.merged(JOB, {"optimize": "speed"})[1] == ()
-    assert parameters.merged({}, script)[0].partitions == 4
+    assert parameters.merge(JOB, {"optimize": "speed"})[1] == ()
+    assert parameters.merge({}, script)[0].partitions == 4
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,6 @@ def test_a_wrong_parameter_is_reported_with_where_it_is(
     job: dict[str, object], script: dict[str, object], said: str, where: str
 ) -> None:
     with pytest.raises(ContractError, match=said) as refused:
-        parameters.merged(job, script)
+        parameters.merge(job, script)
 
     assert refused.value.where == where

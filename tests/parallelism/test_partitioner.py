@@ -8,19 +8,19 @@ from tests.parallelism.shapes import SHAPES, decoder, dense, leaf, over
 from toolkit.errors import ContractError
 from toolkit.parallelism import cost
 from toolkit.parallelism.partitioner import (
-    best_split,
-    busiest,
-    by_tree,
+    apportion_devices,
+    assign_by_tree,
+    busiest_cost,
+    cut_segments,
     decide,
+    find_best_split,
     is_contiguous,
-    quotients,
-    segments,
-    used,
+    used_devices,
 )
 from toolkit.parallelism.tree import Module
 
 
-def brute_force(tree: Module, devices: int, scale: cost.Scale) -> float:
+def brute_force(tree: Module, devices: int, scale: cost.CostScale) -> float:
     """Return the least cost of the busiest device over all contiguous splits of the modules that hold parameters and
     have none below; what is around them is with its first one, what is tied with what it is tied to."""
     leaves = [
@@ -38,11 +38,13 @@ def brute_force(tree: Module, devices: int, scale: cost.Scale) -> float:
         place[each.name] = at[(inside or tied or [leaves[beside]])[0]]
     memory, time_s = [0.0] * len(leaves), [0.0] * len(leaves)
     for each in tree.walk():
-        alone = cost.own(each)
+        alone = cost.exclusive_cost(each)
         memory[place[each.name]] += alone.memory_bytes
         time_s[place[each.name]] += alone.compute_s
-    as_chain = cost.chain_of(tree) is not None
-    crossing = [(place[one.caller], place[one.callee], one.seconds) for one in cost.transfers(tree, as_chain=as_chain)]
+    as_chain = cost.find_chain(tree) is not None
+    crossing = [
+        (place[one.caller], place[one.callee], one.seconds) for one in cost.list_transfers(tree, as_chain=as_chain)
+    ]
     least = float("inf")
     for cuts in combinations(range(1, len(leaves)), devices - 1):
         device = [bisect(cuts, number) for number in range(len(leaves))]
@@ -63,12 +65,12 @@ def test_the_decision_is_within_5_percent_of_the_best_contiguous_split_by_brute_
     tree = SHAPES[name]()
     for devices, memory_weight in product((2, 3, 4), (0.8, 0.2)):
         decision = decide(tree, devices, memory_weight, "x")
-        _, scale = best_split(tree, devices, memory_weight, "")
+        _, scale = find_best_split(tree, devices, memory_weight, "")
 
-        ours = busiest(tree, decision.assignment, devices, scale)
+        ours = busiest_cost(tree, decision.assignment, devices, scale)
 
         assert ours <= 1.05 * brute_force(tree, devices, scale), (devices, memory_weight, decision.reason)
-        assert used(tree, decision.assignment) == set(range(devices))
+        assert used_devices(tree, decision.assignment) == set(range(devices))
 
 
 def test_contiguous_alone_gives_no_device_modules_on_both_sides_of_anothers() -> None:
@@ -86,23 +88,23 @@ def test_equal_input_gives_an_equal_decision() -> None:
 
 
 def test_the_tree_method_cuts_children_where_the_costliest_segment_is_cheapest_and_deals_devices_by_quotients() -> None:
-    assert segments([4, 1, 1, 1, 5], 2) == [0, 3]
-    assert segments([1, 1, 1], 3) == [0, 1, 2]
-    assert quotients([6, 3, 1], 4) == [3, 1, 0]
-    assert quotients([1, 1], 3) == [2, 1]
+    assert cut_segments([4, 1, 1, 1, 5], 2) == [0, 3]
+    assert cut_segments([1, 1, 1], 3) == [0, 1, 2]
+    assert apportion_devices([6, 3, 1], 4) == [3, 1, 0]
+    assert apportion_devices([1, 1], 3) == [2, 1]
     big = over("big", [leaf("big.0", 300, out=1), leaf("big.1", 300, out=1), leaf("big.2", 0, out=1)])
     tree = over("", [leaf("first", 100, out=1), big, leaf("last", 400, out=1)])
 
     # The segments are first with big (700 weights), and last (400). With a third device, first and big have two, which
     # both go to big (600 / 2 is more than 100); first, without one, is on the device of its parent.
-    assert by_tree(tree, 2, 1.0) == {"": 0, "last": 1}
-    assert by_tree(tree, 3, 1.0) == {"": 0, "big.1": 1, "last": 2}
+    assert assign_by_tree(tree, 2, 1.0) == {"": 0, "last": 1}
+    assert assign_by_tree(tree, 3, 1.0) == {"": 0, "big.1": 1, "last": 2}
 
 
 def test_modules_that_share_a_parameter_are_on_one_device() -> None:
     tree = SHAPES["translator"]()
     for devices in (2, 3, 4):
-        where = cost.devices_of(tree, decide(tree, devices, 0.8, "x").assignment)
+        where = cost.resolve_devices(tree, decide(tree, devices, 0.8, "x").assignment)
         assert where["encoder.embed"] == where["decoder.embed"] == where["head"]
 
 
@@ -111,8 +113,8 @@ def test_a_module_without_parameters_runs_with_its_caller_and_in_a_chain_with_th
     stages = [dense(str(at), 64, 64, 8) if at % 2 == 0 else leaf(str(at), 0, out=512) for at in range(8)]
     chain = over("", stages, sequential=True)
 
-    inside = cost.devices_of(nested, decide(nested, 2, 0.5, "x").assignment)
-    along = cost.devices_of(chain, decide(chain, 2, 0.5, "x").assignment)
+    inside = cost.resolve_devices(nested, decide(nested, 2, 0.5, "x").assignment)
+    along = cost.resolve_devices(chain, decide(chain, 2, 0.5, "x").assignment)
 
     assert inside == {"": 0, "a": 0, "act": 0, "b": 1, "last": 0}
     assert [along[str(at)] for at in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -121,12 +123,12 @@ def test_a_module_without_parameters_runs_with_its_caller_and_in_a_chain_with_th
 
 def test_a_chain_goes_on_inside_its_sequential_modules_and_not_inside_others() -> None:
     tree = SHAPES["vgg"]()
-    where = cost.devices_of(tree, decide(tree, 4, 0.8, "x").assignment)
+    where = cost.resolve_devices(tree, decide(tree, 4, 0.8, "x").assignment)
     assert cost.is_chain(tree, where) and where["s2"] == where["s2.0"] < where["s2.1"]
     wrapped = over("", [msgspec.structs.replace(tree, name="net", sequential=False)])
 
-    assert cost.chain_of(wrapped) is None
-    assert cost.chain_of(over("", [tree])) is not None
+    assert cost.find_chain(wrapped) is None
+    assert cost.find_chain(over("", [tree])) is not None
 
 
 def test_of_equal_splits_the_one_with_less_to_transfer_is_taken() -> None:
@@ -135,7 +137,7 @@ def test_of_equal_splits_the_one_with_less_to_transfer_is_taken() -> None:
         wide = [leaf(str(at), 1000, into=10, out=1_000_000 if at + 1 == heavy else 10_000) for at in range(5)]
         tree = over("", [msgspec.structs.replace(each, activation_bytes=0) for each in wide], sequential=True)
 
-        where = cost.devices_of(tree, decide(tree, 2, 0.5, "x").assignment)
+        where = cost.resolve_devices(tree, decide(tree, 2, 0.5, "x").assignment)
 
         assert where["2"] != device
 
@@ -157,4 +159,4 @@ def test_a_model_of_hundreds_of_modules_is_decided_and_leaves_no_device_empty() 
 
     decision = decide(tree, 8, 0.8, "x")
 
-    assert used(tree, decision.assignment) == set(range(8))
+    assert used_devices(tree, decision.assignment) == set(range(8))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolkit.traces import chrome
-from toolkit.traces.chrome import Trace
+from toolkit.traces.chrome import ChromeTrace
 
 HOST, THREAD = 4711, 4712
 
@@ -68,9 +68,9 @@ def document(
     return json.dumps({**rest, **distributed, "traceEvents": [named, *events]}).encode()
 
 
-def trace(events: Iterable[dict[str, Any]], *, rank: int | None = 0, host: str = "algo-1") -> Trace:
+def trace(events: Iterable[dict[str, Any]], *, rank: int | None = 0, host: str = "algo-1") -> ChromeTrace:
     """Return *events* as a trace."""
-    return chrome.decoded(document(events, rank=rank, host=host), "made")
+    return chrome.decode(document(events, rank=rank, host=host), "made")
 
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel"

@@ -27,13 +27,13 @@ def test_a_trace_is_read(tmp_path: Path, pack: type[bytes]) -> None:
 
 @pytest.mark.parametrize(("name", "rank"), [("host_rank3.json", 3), ("rank-12.1.json.gz", 12), ("trace.json", None)])
 def test_a_rank_that_the_trace_does_not_name_is_that_of_its_file(name: str, rank: int | None) -> None:
-    assert chrome.decoded(made.document([], rank=None), name).rank == rank
+    assert chrome.decode(made.document([], rank=None), name).rank == rank
 
 
 def test_a_list_of_events_alone_is_a_trace() -> None:
     content = b'[{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": "main", "ts": 1.5, "dur": 2}]'
 
-    assert [event.end for event in chrome.decoded(content, "trace.json").events] == [3.5]
+    assert [event.end for event in chrome.decode(content, "trace.json").events] == [3.5]
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import pytest
 
 from tests.traces import made
 from toolkit.traces import chrome, names
-from toolkit.traces.figures import figures
+from toolkit.traces.figures import compute_figures
 
 US = 1e-6
 
 
 def test_a_gpu_s_time_is_told_by_kernel() -> None:
-    found = figures(made.trace(made.gpu_step()))
+    found = compute_figures(made.trace(made.gpu_step()))
 
     assert (found.on, found.launches) == ("gpu", 4)
     assert found.span_s == pytest.approx(1000 * US)
@@ -29,7 +29,7 @@ def test_a_gpu_s_time_is_told_by_kernel() -> None:
 
 
 def test_a_gpu_s_activity_adds_up_to_its_time() -> None:
-    activity = figures(made.trace(made.gpu_step())).activity
+    activity = compute_figures(made.trace(made.gpu_step())).activity
 
     assert activity is not None
     parts = [activity.kernel_s, activity.memcpy_s, activity.memset_s, activity.sync_s, activity.idle_s]
@@ -37,7 +37,7 @@ def test_a_gpu_s_activity_adds_up_to_its_time() -> None:
 
 
 def test_utilisation_over_time_has_the_active_share_as_its_mean() -> None:
-    found = figures(made.trace(made.gpu_step()))
+    found = compute_figures(made.trace(made.gpu_step()))
 
     assert found.active_share == pytest.approx(0.71)
     assert sum(found.utilisation) / len(found.utilisation) == pytest.approx(0.71)
@@ -46,7 +46,7 @@ def test_utilisation_over_time_has_the_active_share_as_its_mean() -> None:
 
 
 def test_memory_operations_steps_and_annotations_are_told() -> None:
-    found = figures(made.trace(made.gpu_step()))
+    found = compute_figures(made.trace(made.gpu_step()))
 
     assert [(each.name, each.count, each.bytes, round(each.total_s / US)) for each in found.copies] == [
         ("Memcpy HtoD (Pinned -> Device)", 2, 5_000_000, 150),
@@ -59,7 +59,7 @@ def test_memory_operations_steps_and_annotations_are_told() -> None:
 
 
 def test_precision_is_guessed_by_the_kernel_s_name() -> None:
-    found = figures(made.trace(made.gpu_step()))
+    found = compute_figures(made.trace(made.gpu_step()))
 
     assert dict(found.precisions) == {"bf16": pytest.approx(4 / 7), "fp32": pytest.approx(3 / 7)}
 
@@ -82,13 +82,13 @@ def test_precision_is_guessed_by_the_kernel_s_name() -> None:
     ],
 )
 def test_a_precision_has_its_patterns(kernel: str, precision: str) -> None:
-    assert names.precision(kernel) == precision
+    assert names.guess_precision(kernel) == precision
 
 
 def test_two_gpus_count_each_by_itself() -> None:
     events = [*made.kernel("a", 0, 100, launched=0, device=0), *made.kernel("b", 50, 50, launched=0, device=1)]
 
-    found = figures(made.trace(events))
+    found = compute_figures(made.trace(events))
 
     assert found.active_share == pytest.approx(0.75)
     assert found.activity is not None
@@ -105,7 +105,7 @@ def test_self_time_leaves_out_what_runs_within() -> None:
         made.event("cpu_op", "outer", 20, 100, tid=99),
     ]
 
-    found = figures(made.trace(events))
+    found = compute_figures(made.trace(events))
 
     times = {each.name: (each.calls, round(each.total_s / US, 1)) for each in found.operators}
     assert times == {"outer": (2, 120.0), "inner": (2, 75.5), "innermost": (1, 5.0)}
@@ -117,14 +117,14 @@ def test_steps_named_by_annotations_are_steps() -> None:
         made.event("user_annotation", name, 100 * place, 50) for place, name in enumerate(("step_1", "step_2", "x"))
     ]
 
-    found = figures(made.trace(events))
+    found = compute_figures(made.trace(events))
 
     assert [(step.name, step.number) for step in found.steps] == [("step_1", 1), ("step_2", 2)]
     assert [each.name for each in found.annotations] == ["x"]
 
 
 def test_a_trace_without_events_has_no_figures() -> None:
-    found = figures(made.trace([]))
+    found = compute_figures(made.trace([]))
 
     assert (found.span_s, found.operators, found.active_share, found.steps) == (0, (), 0, ())
 
@@ -148,7 +148,7 @@ def test_operators_of_a_real_trace_have_the_self_times_that_torch_gives_them(tmp
     path = tmp_path / "rank0.json.gz"
     profiler.export_chrome_trace(str(path))
 
-    found = figures(chrome.read(path))
+    found = compute_figures(chrome.read(path))
 
     theirs = {each.key: each for each in profiler.key_averages() if each.key.startswith("aten::")}
     ours = {each.name: each for each in found.operators if each.name.startswith("aten::")}

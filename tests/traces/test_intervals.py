@@ -23,9 +23,9 @@ def test_sets_of_times_behave_as_sets_of_seconds(these: list[Span], those: list[
     here, there = intervals.union(these), intervals.union(those)
 
     assert seconds(here) == seconds(these)
-    assert intervals.length(here) == len(seconds(these))
-    assert seconds(intervals.common(here, there)) == seconds(these) & seconds(those)
-    assert seconds(intervals.without(here, there)) == seconds(these) - seconds(those)
+    assert intervals.total_length(here) == len(seconds(these))
+    assert seconds(intervals.intersect(here, there)) == seconds(these) & seconds(those)
+    assert seconds(intervals.subtract(here, there)) == seconds(these) - seconds(those)
     assert all(first[1] < second[0] for first, second in pairwise(here))
 
 
@@ -33,8 +33,8 @@ def test_sets_of_times_behave_as_sets_of_seconds(these: list[Span], those: list[
 def test_shares_of_parts_add_up_to_the_whole(these: list[Span], buckets: int) -> None:
     here = intervals.union(these)
 
-    found = intervals.shares(here, 0, 50, buckets)
+    found = intervals.bucket_shares(here, 0, 50, buckets)
 
     assert len(found) == buckets
     assert all(0 <= share <= 1 for share in found)
-    assert sum(found) * 50 / buckets == pytest.approx(intervals.length(here))
+    assert sum(found) * 50 / buckets == pytest.approx(intervals.total_length(here))

@@ -10,9 +10,9 @@ import pytest
 
 from tests.traces import made
 from toolkit.traces import chrome
-from toolkit.traces.chrome import Trace
-from toolkit.traces.difference import IDLE, OUTSIDE, WAITING, difference
-from toolkit.traces.ranks import together
+from toolkit.traces.chrome import ChromeTrace
+from toolkit.traces.difference import IDLE, OUTSIDE, WAITING, compare_traces
+from toolkit.traces.ranks import compare_ranks
 
 MS = 1e-3
 
@@ -36,7 +36,7 @@ dist.destroy_process_group()
 """
 
 
-def gpu_rank(rank: int, late: float, *, host: str = "algo-1", clock: float = 0) -> Trace:
+def gpu_rank(rank: int, late: float, *, host: str = "algo-1", clock: float = 0) -> ChromeTrace:
     """Return two steps of 10 ms: a kernel of 4 ms + *late*, then an all-reduce that ends at 9 ms on every rank."""
     events: list[dict[str, Any]] = []
     for number in range(2):
@@ -53,7 +53,7 @@ def gpu_rank(rank: int, late: float, *, host: str = "algo-1", clock: float = 0) 
 @pytest.mark.parametrize("clock", [0, 7_000_000], ids=["one host", "two hosts whose clocks differ by seven seconds"])
 def test_the_rank_that_comes_last_is_named(clock: float) -> None:
     host = "algo-2" if clock else "algo-1"
-    found = together([gpu_rank(0, 0), gpu_rank(1, 3000, host=host, clock=clock)])
+    found = compare_ranks([gpu_rank(0, 0), gpu_rank(1, 3000, host=host, clock=clock)])
 
     assert found.straggler == 1
     assert found.clocks == ("aligned" if clock else "same host")
@@ -69,18 +69,18 @@ def test_the_rank_that_comes_last_is_named(clock: float) -> None:
 def test_a_rank_that_waits_in_two_collectives_at_once_waits_once() -> None:
     """As DDP's buckets under gloo: both are under way when the last rank comes."""
 
-    def rank(number: int, late: float) -> Trace:
+    def rank(number: int, late: float) -> ChromeTrace:
         waits = [made.event("user_annotation", "gloo:all_reduce", late + at, 9000 - late, tid=90 + at) for at in (0, 1)]
         return made.trace([made.step(0, 0, 10_000), made.event("cpu_op", "aten::mm", 0, 10), *waits], rank=number)
 
-    found = together([rank(0, 0), rank(1, 6000)])
+    found = compare_ranks([rank(0, 0), rank(1, 6000)])
 
     assert [each.waited_s for each in found.ranks] == pytest.approx([6 * MS, 0], abs=0.01 * MS)
     assert found.straggler == 1
 
 
 def test_overlap_is_communication_during_computation() -> None:
-    first = together([gpu_rank(0, 0), gpu_rank(1, 3000)]).ranks[0]
+    first = compare_ranks([gpu_rank(0, 0), gpu_rank(1, 3000)]).ranks[0]
 
     assert first.communication_s == pytest.approx(10 * MS)
     assert first.overlapped_s == pytest.approx(1 * MS)
@@ -88,13 +88,13 @@ def test_overlap_is_communication_during_computation() -> None:
 
 
 def test_ranks_that_come_together_have_no_straggler() -> None:
-    assert together([gpu_rank(0, 10), gpu_rank(1, 0)]).straggler is None
-    assert together([gpu_rank(0, 0)]).straggler is None
-    assert together([]).ranks == ()
+    assert compare_ranks([gpu_rank(0, 10), gpu_rank(1, 0)]).straggler is None
+    assert compare_ranks([gpu_rank(0, 0)]).straggler is None
+    assert compare_ranks([]).ranks == ()
 
 
 def test_a_difference_is_by_kernel_and_step() -> None:
-    found = difference(gpu_rank(1, 3000), gpu_rank(0, 0))
+    found = compare_traces(gpu_rank(1, 3000), gpu_rank(0, 0))
 
     assert [found.first_step_s, found.second_step_s] == pytest.approx([10 * MS, 10 * MS])
     more = {change.name: round(change.more_s / MS, 3) for change in found.changes}
@@ -103,7 +103,9 @@ def test_a_difference_is_by_kernel_and_step() -> None:
 
 
 def test_a_kernel_that_only_one_trace_has_is_a_change() -> None:
-    found = difference(made.trace(made.gpu_step()), made.trace([made.step(0, 0, 1000), *made.kernel("other", 0, 700)]))
+    found = compare_traces(
+        made.trace(made.gpu_step()), made.trace([made.step(0, 0, 1000), *made.kernel("other", 0, 700)])
+    )
 
     changes = {change.name: (change.first_calls, change.second_calls) for change in found.changes}
     assert changes["other"] == (0, 1)
@@ -120,8 +122,8 @@ def test_real_ranks_tell_who_sleeps_and_who_waits(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
     healthy, slow = (chrome.read(tmp_path / f"rank{rank}.json.gz") for rank in (0, 1))
-    found = together([slow, healthy])
-    changes = {change.name: change.more_s for change in difference(slow, healthy).changes}
+    found = compare_ranks([slow, healthy])
+    changes = {change.name: change.more_s for change in compare_traces(slow, healthy).changes}
 
     assert (found.straggler, [each.rank for each in found.ranks]) == (1, [0, 1])
     assert found.ranks[0].waited_s > 4 * 0.1

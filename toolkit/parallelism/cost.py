@@ -1,7 +1,7 @@
-"""What an assignment of modules to devices costs each device: memory, computing, transfers. Pure.
+"""Computes the cost of an assignment of modules for each device: memory, computing, transfers. Pure.
 
 A call of a module on another device is a request and a response, forward and again backward. In a chain whose links
-follow one another over the devices, each hands its output to the next.
+follow one another over the devices, each sends its output to the next.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ MESSAGE_S = 2.5e-4
 BYTES_PER_S = 1e9
 
 
-class Own(NamedTuple):
-    """What a module costs by itself, without the modules below it."""
+class ExclusiveCost(NamedTuple):
+    """The cost of a module itself, without the modules below it."""
 
     parameter_bytes: int
     activation_bytes: int
@@ -31,25 +31,31 @@ class Own(NamedTuple):
         return self.parameter_bytes + self.activation_bytes
 
 
-class Transfer(NamedTuple):
-    """What crosses in one forward pass of one microbatch if *caller* and *callee* are on different devices."""
+class ModuleTransfer(NamedTuple):
+    """The bytes sent in one forward pass of one microbatch if `caller` and `callee` are on different devices."""
 
     caller: str
+    """The path of the calling module."""
     callee: str
-    there_bytes: int
-    back_bytes: int
+    """The path of the called module."""
+    request_bytes: int
+    """The size of the arguments."""
+    response_bytes: int
+    """The size of the results."""
     calls: int
-    replies: bool
+    """The calls in one forward pass."""
+    has_response: bool
+    """False in a chain: the caller needs no result."""
 
     @property
     def seconds(self) -> float:
-        """Return what it takes, forward and backward."""
-        messages = self.calls * (2 if self.replies else 1)
-        return 2 * (messages * MESSAGE_S + (self.there_bytes + self.back_bytes) / BYTES_PER_S)
+        """Return the time that it takes, forward and backward."""
+        messages = self.calls * (2 if self.has_response else 1)
+        return 2 * (messages * MESSAGE_S + (self.request_bytes + self.response_bytes) / BYTES_PER_S)
 
 
-class Scale(NamedTuple):
-    """What costs are shares of: the whole model's memory and time; and the weight of memory beside time, 0 to 1."""
+class CostScale(NamedTuple):
+    """The whole model's memory and time, of which costs are shares, and the weight of memory beside time, 0 to 1."""
 
     memory_bytes: float
     time_s: float
@@ -63,40 +69,45 @@ class Scale(NamedTuple):
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """What one device has, for one microbatch; `transfer_s` counts every transfer at both of its ends."""
+    """The load of one device, for one microbatch."""
 
     device: int
+    """The number of the device."""
     parameter_bytes: int
+    """The size of the parameters that it holds."""
     activation_bytes: int
+    """The size of the activations that it saves for the backward pass."""
     compute_s: float
+    """The time of its modules, forward and backward."""
     transfer_s: float
+    """The time of its transfers. Every transfer counts at both of its ends."""
 
-    def cost(self, scale: Scale) -> float:
+    def cost(self, scale: CostScale) -> float:
         """Return the cost of this device."""
         return scale.cost(self.parameter_bytes + self.activation_bytes, self.compute_s + self.transfer_s)
 
 
-def own(module: Module) -> Own:
+def exclusive_cost(module: Module) -> ExclusiveCost:
     """Return the cost of *module* without its children; measurements that do not add up count as 0."""
     below = module.children
-    return Own(
+    return ExclusiveCost(
         max(0, module.parameter_bytes - sum(child.parameter_bytes for child in below)),
         max(0, module.activation_bytes - sum(child.activation_bytes for child in below)),
         max(0.0, module.compute_s - sum(child.compute_s for child in below)),
     )
 
 
-def devices_of(tree: Module, assignment: Mapping[str, int]) -> dict[str, int]:
-    """Return the device of every module: its own in *assignment*, or its nearest named ancestor's, else 0."""
-    found: dict[str, int] = {}
+def resolve_devices(tree: Module, assignment: Mapping[str, int]) -> dict[str, int]:
+    """Return the device of every module: as *assignment* names it, else its nearest named ancestor's, else 0."""
+    devices: dict[str, int] = {}
 
     def visit(module: Module, inherited: int) -> None:
-        found[module.name] = assignment.get(module.name, inherited)
+        devices[module.name] = assignment.get(module.name, inherited)
         for child in module.children:
-            visit(child, found[module.name])
+            visit(child, devices[module.name])
 
     visit(tree, 0)
-    return found
+    return devices
 
 
 class Chain(NamedTuple):
@@ -106,12 +117,15 @@ class Chain(NamedTuple):
     holders: frozenset[str]
 
 
-def chain_of(tree: Module) -> Chain | None:
-    """Return the chain that the whole model is: the root is sequential, or its only child, or that one's, and the
-    modules around it have no parameters. Sequential modules inside it are part of it. None if it is none."""
+def find_chain(tree: Module) -> Chain | None:
+    """Return the chain if the whole model is one, else None.
+
+    The model is a chain if the root is sequential, or its only child, or the only child of that, and the modules around
+    it have no parameters. Sequential modules inside a chain are part of it.
+    """
     module = tree
     while not module.sequential:
-        if len(module.children) != 1 or own(module).parameter_bytes:
+        if len(module.children) != 1 or exclusive_cost(module).parameter_bytes:
             return None
         module = module.children[0]
     holders = {module.name}
@@ -124,54 +138,59 @@ def chain_of(tree: Module) -> Chain | None:
             else:
                 yield child
 
-    found = tuple(links(module))
-    return Chain(found, frozenset(holders)) if found else None
+    links_of_chain = tuple(links(module))
+    return Chain(links_of_chain, frozenset(holders)) if links_of_chain else None
 
 
-def is_chain(tree: Module, where: Mapping[str, int]) -> bool:
+def is_chain(tree: Module, devices: Mapping[str, int]) -> bool:
     """Return whether the links of the model's chain lie whole on devices, in ascending order from device 0."""
-    chain = chain_of(tree)
+    chain = find_chain(tree)
     if chain is None:
         return False
     last = 0
     for link in chain.links:
-        if where[link.name] < last or any(where[each.name] != where[link.name] for each in link.walk()):
+        if devices[link.name] < last or any(devices[module.name] != devices[link.name] for module in link.walk()):
             return False
-        last = where[link.name]
-    return where[tree.name] == where[chain.links[0].name] == 0
+        last = devices[link.name]
+    return devices[tree.name] == devices[chain.links[0].name] == 0
 
 
-def transfers(tree: Module, *, as_chain: bool) -> list[Transfer]:
-    """Return every transfer that an assignment may cause: between neighbours of the chain, or of all calls."""
-    chain = chain_of(tree) if as_chain else None
+def list_transfers(tree: Module, *, as_chain: bool) -> list[ModuleTransfer]:
+    """Return every transfer that an assignment may cause: between neighbours of the chain, or for each call."""
+    chain = find_chain(tree) if as_chain else None
     if chain is not None:
         pairs = zip(chain.links, chain.links[1:], strict=False)
-        return [Transfer(one.name, other.name, one.output_bytes, 0, 1, replies=False) for one, other in pairs]
-    found = []
+        return [
+            ModuleTransfer(link.name, next_link.name, link.output_bytes, 0, 1, has_response=False)
+            for link, next_link in pairs
+        ]
+    crossings = []
 
     def visit(module: Module, caller: str) -> None:
         for child in module.children:
             if child.calls:
-                found.append(
-                    Transfer(caller, child.name, child.input_bytes, child.output_bytes, child.calls, replies=True)
+                crossings.append(
+                    ModuleTransfer(
+                        caller, child.name, child.input_bytes, child.output_bytes, child.calls, has_response=True
+                    )
                 )
             visit(child, child.name if child.calls else caller)
 
     visit(tree, tree.name)
-    return found
+    return crossings
 
 
-def loads(tree: Module, assignment: Mapping[str, int], devices: int) -> tuple[Load, ...]:
+def compute_loads(tree: Module, assignment: Mapping[str, int], devices: int) -> tuple[Load, ...]:
     """Return the load of each of *devices* devices under *assignment*."""
-    where = devices_of(tree, assignment)
-    held = [[0, 0, 0.0, 0.0] for _ in range(devices)]
+    device_by_module = resolve_devices(tree, assignment)
+    totals = [[0, 0, 0.0, 0.0] for _ in range(devices)]
     for module in tree.walk():
-        for at, value in enumerate(own(module)):
-            held[where[module.name]][at] += value
-    for each in transfers(tree, as_chain=is_chain(tree, where)):
-        if where[each.caller] != where[each.callee]:
-            held[where[each.caller]][3] += each.seconds
-            held[where[each.callee]][3] += each.seconds
+        for column, value in enumerate(exclusive_cost(module)):
+            totals[device_by_module[module.name]][column] += value
+    for transfer in list_transfers(tree, as_chain=is_chain(tree, device_by_module)):
+        if device_by_module[transfer.caller] != device_by_module[transfer.callee]:
+            totals[device_by_module[transfer.caller]][3] += transfer.seconds
+            totals[device_by_module[transfer.callee]][3] += transfer.seconds
     return tuple(
         Load(
             device=device,
@@ -180,23 +199,25 @@ def loads(tree: Module, assignment: Mapping[str, int], devices: int) -> tuple[Lo
             compute_s=compute_s,
             transfer_s=transfer_s,
         )
-        for device, (parameters, activations, compute_s, transfer_s) in enumerate(held)
+        for device, (parameters, activations, compute_s, transfer_s) in enumerate(totals)
     )
 
 
-def cuts(tree: Module, assignment: Mapping[str, int]) -> tuple[Cut, ...]:
-    """Return what crosses between devices in one forward pass of one microbatch, sorted by source and target."""
-    where = devices_of(tree, assignment)
+def compute_cuts(tree: Module, assignment: Mapping[str, int]) -> tuple[Cut, ...]:
+    """Return the traffic between devices in one forward pass of one microbatch, sorted by source and target."""
+    device_by_module = resolve_devices(tree, assignment)
     crossing: dict[tuple[int, int], list[int]] = {}
-    for each in transfers(tree, as_chain=is_chain(tree, where)):
-        one, other = where[each.caller], where[each.callee]
-        if one == other:
+    for transfer in list_transfers(tree, as_chain=is_chain(tree, device_by_module)):
+        caller_device, callee_device = device_by_module[transfer.caller], device_by_module[transfer.callee]
+        if caller_device == callee_device:
             continue
-        ways = [(one, other, each.there_bytes)] + ([(other, one, each.back_bytes)] if each.replies else [])
-        for source, target, size in ways:
+        directions = [(caller_device, callee_device, transfer.request_bytes)] + (
+            [(callee_device, caller_device, transfer.response_bytes)] if transfer.has_response else []
+        )
+        for source, target, size in directions:
             entry = crossing.setdefault((source, target), [0, 0])
             entry[0] += size
-            entry[1] += each.calls
+            entry[1] += transfer.calls
     return tuple(
         Cut(source=source, target=target, bytes=size, calls=calls)
         for (source, target), (size, calls) in sorted(crossing.items())

@@ -11,12 +11,13 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
-from toolkit.parallelism.placement import spelled
+from toolkit.parallelism.placement import parse_strategy
 from toolkit.records import Record, convert
 
 VARIABLE = "SM_HP_MP_PARAMETERS"
 SCRIPT = "smp.init(config)"
-# The other name of a parameter. The library took both, and one value; those with an underscore are in scripts of AWS's.
+# The second name of a parameter. The library took both names, but one value; AWS's examples use those with an
+# underscore.
 SYNONYMS = {
     "pipeline_parallel_degree": "partitions",
     "_prescaled_batch": "prescaled_batch",
@@ -83,15 +84,15 @@ class Parameters(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.partitions * self.tensor_parallel_degree
 
 
-def read(given: Mapping[str, Any], source: str = VARIABLE) -> Parameters:
-    """Return *given*, the decoded JSON object, with every default filled in; *source* names it in errors.
+def read(parameters: Mapping[str, Any], source: str = VARIABLE) -> Parameters:
+    """Return *parameters*, the decoded JSON object, with every default filled in; *source* names it in errors.
 
     Numbers and booleans may be spelled as text ("2", "true"), as hyperparameters often are.
 
     Raises:
         ContractError: an unknown name, a value of the wrong type or out of range, or two that exclude each other.
     """
-    return _filled(_named(given, source), source)
+    return _build(_with_field_names(parameters, source), source)
 
 
 class Difference(NamedTuple):
@@ -102,70 +103,71 @@ class Difference(NamedTuple):
     script: Any
 
 
-def merged(job: Mapping[str, Any], script: Mapping[str, Any]) -> tuple[Parameters, tuple[Difference, ...]]:
-    """Return the parameters of a *job* whose *script* has some, too (smp.init(config)), and where the two differ.
+def merge(job: Mapping[str, Any], script: Mapping[str, Any]) -> tuple[Parameters, tuple[Difference, ...]]:
+    """Return the parameters of a *job*, completed by those of its *script* (smp.init(config)), and their differences.
 
-    The job's hold; what the job does not say is taken from the script.
+    Where both name a parameter, the job's value holds.
 
     Raises:
         ContractError: as `read`, of either, or of both together.
     """
-    ours, its = _named(job, VARIABLE), _named(script, SCRIPT)
+    job_values, script_values = _with_field_names(job, VARIABLE), _with_field_names(script, SCRIPT)
     differences = tuple(
-        Difference(name, ours[name], its[name])
-        for name in its
-        if name in ours and str(ours[name]).lower() != str(its[name]).lower()
+        Difference(name, job_values[name], script_values[name])
+        for name in script_values
+        if name in job_values and str(job_values[name]).lower() != str(script_values[name]).lower()
     )
-    if "fp16" in ours or "fp16_params" in ours:  # Two names of one choice, which is true if either is.
-        its = {name: value for name, value in its.items() if name not in ("fp16", "fp16_params")}
-    source = VARIABLE if not its else SCRIPT if not ours else f"{VARIABLE} and {SCRIPT}"
-    return _filled({**its, **ours}, source), differences
+    if "fp16" in job_values or "fp16_params" in job_values:  # Two names of one choice, which is true if one of them is.
+        script_values = {name: value for name, value in script_values.items() if name not in ("fp16", "fp16_params")}
+    source = VARIABLE if not script_values else SCRIPT if not job_values else f"{VARIABLE} and {SCRIPT}"
+    return _build({**script_values, **job_values}, source), differences
 
 
-def _named(given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return *given* by the names of Parameters' fields."""
-    known = {field.name for field in msgspec.structs.fields(Parameters)} | set(SYNONYMS)
-    for name in given:
-        if name not in known:
+def _with_field_names(parameters: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return *parameters* under the names of Parameters' fields."""
+    known_names = {field.name for field in msgspec.structs.fields(Parameters)} | set(SYNONYMS)
+    for name in parameters:
+        if name not in known_names:
             raise ContractError(
                 f"expected a parameter of the model parallel library, found {name!r}",
                 where=source,
-                hint=did_you_mean(name, known) or "docs/modelparallel.md lists them (toolkit docs modelparallel).",
+                hint=did_you_mean(name, known_names)
+                or "docs/modelparallel.md lists them (toolkit docs modelparallel).",
             )
-    values = dict(given)
-    for name, other in SYNONYMS.items():
+    values = dict(parameters)
+    for name, field in SYNONYMS.items():
         if name in values:
             value = values.pop(name)
-            if values.setdefault(other, value) != value:
+            if values.setdefault(field, value) != value:
                 raise ContractError(
-                    f"expected one value, found {other} {values[other]} and {name} {value}, which mean the same",
+                    f"expected one value, found {field} {values[field]} and {name} {value}, which mean the same",
                     where=source,
                     hint="Remove one of them.",
                 )
     return values
 
 
-def _filled(values: Mapping[str, Any], source: str) -> Parameters:
+def _build(values: Mapping[str, Any], source: str) -> Parameters:
     if "partitions" not in values:
         raise ContractError(
             "expected partitions (or pipeline_parallel_degree), the number of parts of the model, found neither",
             where=source,
             hint='Add it, for example "partitions": 2.',
         )
-    _check_words(values, source)
+    _check_choices(values, source)
     cfg = convert(values, Parameters, source, strict=False, hint="docs/modelparallel.md lists the parameters.")
     _check_ranges(cfg, source)
     weight = {"memory": 0.8, "speed": 0.2}[cfg.optimize] if cfg.memory_weight is None else cfg.memory_weight
     active = cfg.partitions + 2 if cfg.active_microbatches is None else cfg.active_microbatches
-    half = cfg.fp16 or cfg.fp16_params  # The library's release 1.10 renamed it.
-    return msgspec.structs.replace(cfg, memory_weight=weight, active_microbatches=active, fp16=half)
+    is_fp16 = cfg.fp16 or cfg.fp16_params  # The library's release 1.10 renamed it.
+    return msgspec.structs.replace(cfg, memory_weight=weight, active_microbatches=active, fp16=is_fp16)
 
 
-def _check_words(values: Mapping[str, Any], source: str) -> None:
+def _check_choices(values: Mapping[str, Any], source: str) -> None:
     for name, kind in get_type_hints(Parameters).items():
-        words = get_args(kind) if get_origin(kind) is Literal else ()
-        if words and name in values:
-            _expect(values[name] in words, source, name, " or ".join(words), values[name])
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and name in values:
+            _expect(values[name] in choices, source, name, " or ".join(choices), values[name])
 
 
 def _check_ranges(cfg: Parameters, source: str) -> None:
@@ -176,24 +178,24 @@ def _check_ranges(cfg: Parameters, source: str) -> None:
     if cfg.memory_weight is not None:
         _expect(0 <= cfg.memory_weight <= 1, source, "memory_weight", "a number from 0 to 1", cfg.memory_weight)
     if cfg.default_partition is not None:
-        inside = 0 <= cfg.default_partition < cfg.partitions
-        _expect(inside, source, "default_partition", f"0 to {cfg.partitions - 1}", cfg.default_partition)
+        is_in_range = 0 <= cfg.default_partition < cfg.partitions
+        _expect(is_in_range, source, "default_partition", f"0 to {cfg.partitions - 1}", cfg.default_partition)
     if not cfg.auto_partition and cfg.default_partition is None:
         raise ContractError(
             "expected default_partition, because auto_partition is false, found none",
             where=source,
             hint="Give the partition of what the script assigns to none, for example 0.",
         )
-    spelled(cfg.placement_strategy, source)
-    for one, other in _excluding(cfg):
+    parse_strategy(cfg.placement_strategy, source)
+    for first, second in _conflicts(cfg):
         raise ContractError(
-            f"expected {one} or {other}, which do not work together, found both",
+            f"expected {first} or {second}, which do not work together, found both",
             where=source,
-            hint=HINTS.get((one, other), "Remove one of them."),
+            hint=HINTS.get((first, second), "Remove one of them."),
         )
 
 
-# Why two parameters exclude each other, where AWS's library takes both.
+# The reason why two parameters exclude each other although AWS's library takes both.
 HINTS = {
     ("sharded_data_parallel_degree", "tensor_parallel_degree"): "Each divides the parameters, and a checkpoint and the "
     "optimizer's state know one way to put them together again. Keep sharded_data_parallel_degree, which lowers the "
@@ -202,8 +204,8 @@ HINTS = {
 }
 
 
-def _excluding(cfg: Parameters) -> list[tuple[str, str]]:
-    """Return the pairs of given parameters that exclude each other."""
+def _conflicts(cfg: Parameters) -> list[tuple[str, str]]:
+    """Return the pairs of parameters in *cfg* that exclude each other."""
     sharded = "sharded_data_parallel_degree"
     pairs = (
         ("fp16", cfg.fp16 or cfg.fp16_params, "bf16", cfg.bf16),
@@ -211,11 +213,11 @@ def _excluding(cfg: Parameters) -> list[tuple[str, str]]:
         (sharded, cfg.sharded_data_parallel_degree > 1, "tensor_parallel_degree", cfg.tensor_parallel_degree > 1),
         (sharded, cfg.sharded_data_parallel_degree > 1, "shard_optimizer_state", cfg.shard_optimizer_state),
     )
-    return [(one, other) for one, has_one, other, has_other in pairs if has_one and has_other]
+    return [(first, second) for first, has_first, second, has_second in pairs if has_first and has_second]
 
 
-def _expect(holds: bool, source: str, name: str, expected: str, found: object) -> None:
+def _expect(holds: bool, source: str, name: str, expected: str, value: object) -> None:
     if not holds:
         raise ContractError(
-            f"expected {expected} for {name}, found {found!r}", where=source, hint="Correct the parameter."
+            f"expected {expected} for {name}, found {value!r}", where=source, hint="Correct the parameter."
         )

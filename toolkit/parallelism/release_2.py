@@ -7,9 +7,9 @@ Names: SMP of sagemaker-train 1.27.0 (distributed.py, seen 2026-11) and AWS's re
 from collections.abc import Mapping
 from typing import Any
 
-# Release 1 has two of them, too, and requires its partitions beside them.
+# Release 1 has these two, too, and requires partitions beside them.
 SHARED = frozenset(("tensor_parallel_degree", "activation_loading_horizon"))
-OWN = frozenset(
+RELEASE_2_ONLY = frozenset(
     (
         "hybrid_shard_degree",
         "sm_activation_offloading",
@@ -23,8 +23,8 @@ OWN = frozenset(
 PARTITIONS = ("partitions", "pipeline_parallel_degree")
 
 
-def is_release_2(given: Any) -> bool:
+def is_release_2(parameters: Any) -> bool:
     """True for the parameters of release 2: a name that release 1 does not know, or only shared ones."""
-    if not isinstance(given, Mapping) or any(name in given for name in PARTITIONS):
+    if not isinstance(parameters, Mapping) or any(name in parameters for name in PARTITIONS):
         return False
-    return bool(OWN & given.keys()) or (bool(given) and given.keys() <= SHARED)
+    return bool(RELEASE_2_ONLY & parameters.keys()) or (bool(parameters) and parameters.keys() <= SHARED)

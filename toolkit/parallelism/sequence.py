@@ -1,7 +1,8 @@
-"""A module tree as a sequence of units, in order of execution, that the contiguous method cuts into runs. Pure.
+"""Divides a module tree into a sequence of units, in order of execution, that the contiguous method cuts into runs.
+Pure.
 
-A unit is a module with parameters and none below it, or a link of a chain that is to stay whole. What a module around
-units costs by itself belongs to its first unit: it runs on that device.
+A unit is a module with parameters and none below it, or a link of a chain that must stay undivided. The exclusive cost
+of a module around units belongs to its first unit: it runs on that device.
 """
 
 from collections.abc import Iterator
@@ -9,46 +10,46 @@ from collections.abc import Iterator
 from toolkit.parallelism import cost
 from toolkit.parallelism.tree import Module
 
-# Runs are n x n / 2: deeper modules stay whole if there would be more units than this.
+# There are n x n / 2 runs: modules stay undivided if there would be more units than this.
 MOST = 400
 
 
 class Units:
-    """The units of a tree: names, own costs, and the transfers between their positions.
+    """The units of a tree: their names, their costs, and the transfers between their positions.
 
-    *where*: the position of every module. *is_chain*: the units are the links of the model's chain.
+    *positions*: the position of every module in the sequence. *is_chain*: the units are the links of the model's chain.
     """
 
-    def __init__(self, tree: Module, names: list[str], where: dict[str, int], *, is_chain: bool) -> None:
+    def __init__(self, tree: Module, names: list[str], positions: dict[str, int], *, is_chain: bool) -> None:
         self.names = names
-        self.where = where
+        self.positions = positions
         self.memory_bytes = [0] * len(names)
         self.compute_s = [0.0] * len(names)
         self._tree = tree
         for module in tree.walk():
-            alone = cost.own(module)
-            self.memory_bytes[where[module.name]] += alone.memory_bytes
-            self.compute_s[where[module.name]] += alone.compute_s
-        # at position -> (other position, seconds), both ways.
+            exclusive = cost.exclusive_cost(module)
+            self.memory_bytes[positions[module.name]] += exclusive.memory_bytes
+            self.compute_s[positions[module.name]] += exclusive.compute_s
+        # position -> (partner's position, seconds), in both directions.
         self._partners: list[list[tuple[int, float]]] = [[] for _ in names]
-        for each in cost.transfers(tree, as_chain=is_chain):
-            one, other = where[each.caller], where[each.callee]
-            if one != other:
-                self._partners[one].append((other, each.seconds))
-                self._partners[other].append((one, each.seconds))
+        for transfer in cost.list_transfers(tree, as_chain=is_chain):
+            caller, callee = positions[transfer.caller], positions[transfer.callee]
+            if caller != callee:
+                self._partners[caller].append((callee, transfer.seconds))
+                self._partners[callee].append((caller, transfer.seconds))
 
-    def costs_of_runs(self, scale: cost.Scale, *, with_transfers: bool) -> list[list[float]]:
+    def costs_of_runs(self, scale: cost.CostScale, *, with_transfers: bool) -> list[list[float]]:
         """Return, for each first unit, the costs of the runs that end with it, the next one, and so on."""
         return [list(self._runs_from(start, scale, with_transfers)) for start in range(len(self.names))]
 
-    def _runs_from(self, start: int, scale: cost.Scale, with_transfers: bool) -> Iterator[float]:
+    def _runs_from(self, start: int, scale: cost.CostScale, with_transfers: bool) -> Iterator[float]:
         memory, time_s, crossing_s = 0.0, 0.0, 0.0
-        for at in range(start, len(self.names)):
-            memory += self.memory_bytes[at]
-            time_s += self.compute_s[at]
+        for position in range(start, len(self.names)):
+            memory += self.memory_bytes[position]
+            time_s += self.compute_s[position]
             if with_transfers:
-                for other, seconds in self._partners[at]:
-                    crossing_s += -seconds if start <= other < at else seconds
+                for partner, seconds in self._partners[position]:
+                    crossing_s += -seconds if start <= partner < position else seconds
             yield scale.cost(memory, time_s + crossing_s)
 
     def assignment(self, begins: list[int]) -> dict[str, int]:
@@ -56,60 +57,62 @@ class Units:
         device = [0] * len(self.names)
         for number, begin in enumerate(begins):
             device[begin:] = [number] * (len(device) - begin)
-        return compact(self._tree, {name: device[at] for name, at in self.where.items()})
+        return compact_assignment(self._tree, {name: device[position] for name, position in self.positions.items()})
 
 
-def units_of(tree: Module, devices: int) -> Units:
-    """Return the units of *tree*: as deep as there are at most MOST, or at least as many as *devices*."""
+def divide_into_units(tree: Module, devices: int) -> Units:
+    """Return the units of *tree*: divided as deeply as possible with at most MOST units, or until there are as many as
+    *devices*."""
     height = _height(tree)
-    found = _divide(tree, depth=1)
+    units = _divide(tree, depth=1)
     for depth in range(2, height + 1):
         deeper = _divide(tree, depth=depth)
-        if len(deeper.names) <= MOST or len(found.names) < devices:
-            found = deeper
-    return found
+        if len(deeper.names) <= MOST or len(units.names) < devices:
+            units = deeper
+    return units
 
 
-def links_of(tree: Module) -> Units | None:
-    """Return the links of *tree*'s chain as units; None if it is none, or links share parameters."""
-    chain = cost.chain_of(tree)
-    if chain is None or ties(tree):
+def links_as_units(tree: Module) -> Units | None:
+    """Return the links of *tree*'s chain as units; None if it is no chain, or links share parameters."""
+    chain = cost.find_chain(tree)
+    if chain is None or find_ties(tree):
         return None
-    return _divide(tree, whole=tuple(link.name for link in chain.links))
+    return _divide(tree, undivided=tuple(link.name for link in chain.links))
 
 
-def _divide(tree: Module, *, depth: int = -1, whole: tuple[str, ...] = ()) -> Units:
-    """Return units that are the modules of the names *whole*, or at most *depth* below the root."""
-    tied = ties(tree)
-    carries = with_parameters(tree, tied)
+def _divide(tree: Module, *, depth: int = -1, undivided: tuple[str, ...] = ()) -> Units:
+    """Return the units: the modules named in *undivided*, or modules at most *depth* below the root."""
+    tied = find_ties(tree)
+    carries = modules_with_parameters(tree, tied)
     names: list[str] = []
-    where: dict[str, int] = {}
+    positions: dict[str, int] = {}
 
     def visit(module: Module, level: int) -> None:
         first = len(names)
-        if module.name in whole or level == depth:
-            where.update({each.name: first for each in module.walk()})
+        if module.name in undivided or level == depth:
+            positions.update({descendant.name: first for descendant in module.walk()})
         else:
             for child in module.children:
                 if child.name in carries:
                     visit(child, level + 1)
-        where[module.name] = first
+        positions[module.name] = first
         if len(names) == first and module.name not in tied:
             names.append(module.name)
 
     visit(tree, 0)
-    where |= {name: where[first] for name, first in tied.items()}
-    return Units(tree, names, complete(tree, where), is_chain=bool(whole))
+    positions |= {name: positions[first] for name, first in tied.items()}
+    return Units(tree, names, complete_assignment(tree, positions), is_chain=bool(undivided))
 
 
 def _height(module: Module) -> int:
     return 1 + max((_height(child) for child in module.children), default=-1)
 
 
-def ties(tree: Module) -> dict[str, str]:
-    """Return, for each module that shares a parameter with an earlier one, the first module that it goes with."""
+def find_ties(tree: Module) -> dict[str, str]:
+    """Return, for each module that shares a parameter with an earlier one, the first module, with whose device it
+    goes."""
     first: dict[str, str] = {}
-    order = {module.name: at for at, module in enumerate(tree.walk())}
+    order = {module.name: number for number, module in enumerate(tree.walk())}
 
     def root(name: str) -> str:
         while name in first:
@@ -117,58 +120,59 @@ def ties(tree: Module) -> dict[str, str]:
         return name
 
     for module in tree.walk():
-        for other in module.shares:
-            one, two = sorted((root(module.name), root(other)), key=order.__getitem__)
-            if one != two:
-                first[two] = one
+        for partner in module.shares:
+            earlier, later = sorted((root(module.name), root(partner)), key=order.__getitem__)
+            if earlier != later:
+                first[later] = earlier
     return {name: root(name) for name in first}
 
 
-def with_parameters(tree: Module, tied: dict[str, str]) -> set[str]:
-    """Return the modules that hold parameters, or go with one that does, themselves or below, and the root."""
-    found = {tree.name}
+def modules_with_parameters(tree: Module, tied: dict[str, str]) -> set[str]:
+    """Return the root and the modules that hold parameters or are tied to one that does, themselves or below."""
+    carriers = {tree.name}
     bound = {*tied, *tied.values()}
 
     def visit(module: Module) -> bool:
         below = [visit(child) for child in module.children]
         if any(below) or module.parameter_bytes or module.name in bound:
-            found.add(module.name)
+            carriers.add(module.name)
             return True
         return False
 
     visit(tree)
-    return found
+    return carriers
 
 
-def complete(tree: Module, where: dict[str, int]) -> dict[str, int]:
-    """Return *where*, which names every module with parameters, with the others: each is with its parent, a link of
-    the model's chain with the link before it."""
-    chain = cost.chain_of(tree)
+def complete_assignment(tree: Module, assignment: dict[str, int]) -> dict[str, int]:
+    """Return the device of every module; *assignment* has those with parameters. A module without is on its parent's
+    device, a link of the model's chain on that of the link before it."""
+    chain = cost.find_chain(tree)
     holders = chain.holders if chain is not None else frozenset()
-    found: dict[str, int] = {}
+    devices: dict[str, int] = {}
 
     def visit(module: Module, inherited: int) -> int:
-        """Place *module* and what is below it; return where the next link of a chain continues."""
-        found[module.name] = beside = where.get(module.name, inherited)
+        """Assign *module* and the modules below it; return the device on which the next link of a chain continues."""
+        devices[module.name] = device = assignment.get(module.name, inherited)
         for child in module.children:
-            last = visit(child, beside)
+            last = visit(child, device)
             if module.name in holders:
-                beside = last
-        return beside
+                device = last
+        return device
 
     visit(tree, 0)
-    return found
+    return devices
 
 
-def compact(tree: Module, devices: dict[str, int]) -> dict[str, int]:
-    """Return *devices*, of every module, as an assignment: without modules on their parent's device, but the root."""
-    found = {tree.name: devices[tree.name]}
+def compact_assignment(tree: Module, devices: dict[str, int]) -> dict[str, int]:
+    """Return *devices*, which names every module, as an assignment: the root and the modules not on their parent's
+    device."""
+    assignment = {tree.name: devices[tree.name]}
 
     def visit(module: Module) -> None:
         for child in module.children:
             if devices[child.name] != devices[module.name]:
-                found[child.name] = devices[child.name]
+                assignment[child.name] = devices[child.name]
             visit(child)
 
     visit(tree)
-    return found
+    return assignment

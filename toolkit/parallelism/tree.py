@@ -1,4 +1,4 @@
-"""A model as the partitioner sees it: a tree of modules with their costs."""
+"""The model, for the partitioner: a tree of modules with their costs."""
 
 from collections.abc import Iterator
 
@@ -6,28 +6,31 @@ from toolkit.records import Record
 
 
 class Module(Record, frozen=True, kw_only=True):
-    """One module. *name* is its path from the root ("transformer.h.0"; the root's is "").
-
-    Costs are of the module with everything below it, for one microbatch: `compute_s` of forward and backward,
-    `activation_bytes` that the backward pass needs saved, `input_bytes` and `output_bytes` of the tensors that all its
-    calls take and return. `parameter_bytes` counts each parameter once, where it appears first in the tree. `shares`
-    names modules that themselves hold, or compute with, a parameter that this one holds or computes with: they and this
-    one stay on one device. `calls`: how often one forward pass of the model calls it, 0 for a mere container.
-    `sequential`: it only calls its children one after another, each with the output of the one before. `kind`: the
-    class, for people.
-    """
+    """One module. Its costs include everything below it, for one microbatch."""
 
     name: str
+    """The path from the root ("transformer.h.0"); the root's is ""."""
     kind: str = ""
+    """The class, for people."""
     parameter_bytes: int = 0
+    """The parameters. Each counts once, where it appears first in the tree."""
     activation_bytes: int = 0
+    """The activations that the forward pass saves for the backward pass."""
     input_bytes: int = 0
+    """The tensors that all its calls take."""
     output_bytes: int = 0
+    """The tensors that all its calls return."""
     compute_s: float = 0.0
+    """The time of forward and backward pass."""
     calls: int = 1
+    """The calls of it in one forward pass of the model; 0 for a mere container."""
     sequential: bool = False
+    """True if it only calls its children one after another, each with the output of the previous one."""
     shares: tuple[str, ...] = ()
+    """The modules that hold, or compute with, a parameter that this one holds or computes with. They and this module
+    stay on one device."""
     children: tuple["Module", ...] = ()
+    """The modules below it, in order of execution."""
 
     def walk(self) -> Iterator["Module"]:
         """Yield this module and everything below it, parents before children, in order of execution."""

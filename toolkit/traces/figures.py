@@ -1,4 +1,4 @@
-"""What a trace of one rank says: which kernels (on a CPU: operators) take the time, and how busy the device was."""
+"""Figures of one rank's trace: the time of each kernel (on a CPU: operator), and how busy the device was."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,8 +14,8 @@ from toolkit.traces.chrome import (
     MEMSET,
     OPERATOR,
     RUNTIME,
-    Event,
-    Trace,
+    ChromeTrace,
+    TraceEvent,
 )
 from toolkit.traces.intervals import Span
 
@@ -27,19 +27,26 @@ _WAITS = ("Synchronize", "cudaMemcpy", "cuMemcpy")
 
 
 class Operator(Record, frozen=True, kw_only=True):
-    """A kernel, or on a CPU an operator, of one name. `total_s` is the sum of its self times, `least_s` and `most_s`
-    those of one call; `share` of all kernels' time, 0 to 1. `precision`: a guess by the name ("" on a CPU).
-    `communicates`: it moves data between ranks, and its time holds the wait for them."""
+    """The kernels, or on a CPU the operators, of one name."""
 
     name: str
+    """The name, without a kernel's arguments."""
     calls: int
+    """The number of calls."""
     total_s: float
+    """The sum of the calls' self times."""
     least_s: float
+    """The least self time of a call."""
     most_s: float
+    """The greatest self time of a call."""
     share: float
+    """Its share of all kernels' (operators') time, 0 to 1."""
     full_name: str = ""
+    """A kernel's name as the trace has it."""
     precision: str = ""
+    """A guess by the name; "" on a CPU."""
     communicates: bool = False
+    """True if it moves data between ranks. Its time then includes the wait for them."""
 
     @property
     def mean_s(self) -> float:
@@ -48,7 +55,8 @@ class Operator(Record, frozen=True, kw_only=True):
 
 
 class StepTime(Record, frozen=True, kw_only=True):
-    """A step by its annotation. `number` None: it has none. `start_s` counts from the trace's first event."""
+    """A step, as its annotation has it. `number` is None if it has none. `start_s` counts from the trace's first
+    event."""
 
     name: str
     start_s: float
@@ -56,7 +64,7 @@ class StepTime(Record, frozen=True, kw_only=True):
     number: int | None = None
 
 
-class Annotation(Record, frozen=True, kw_only=True):
+class AnnotationTimes(Record, frozen=True, kw_only=True):
     """The durations of all annotations of one name, in seconds, ascending."""
 
     name: str
@@ -64,25 +72,28 @@ class Annotation(Record, frozen=True, kw_only=True):
 
     @property
     def total_s(self) -> float:
-        """Return their sum."""
+        """The sum of the durations."""
         return sum(self.durations_s)
 
 
 class Activity(Record, frozen=True, kw_only=True):
-    """What the device did, in seconds that add up to the trace's: where kinds overlap, a kernel counts before copies.
-
-    `sync_s`: nothing ran and the host waited for the device; `idle_s`: nothing ran and nobody waited for it.
-    """
+    """The activity of the device, in seconds that add up to the trace's: a kernel counts before copies that overlap."""
 
     kernel_s: float
+    """A kernel ran."""
     memcpy_s: float
+    """A copy ran, and no kernel."""
     memset_s: float
+    """A memset ran, and neither kernel nor copy."""
     sync_s: float
+    """Nothing ran and the host waited for the device."""
     idle_s: float
+    """Nothing ran and the host did not wait."""
 
 
 class Copies(Record, frozen=True, kw_only=True):
-    """Memory operations of one kind: "Memcpy HtoD (Pageable -> Device)", "Memset (Device)". `bytes` 0: not told."""
+    """Memory operations of one kind: "Memcpy HtoD (Pageable -> Device)", "Memset (Device)". `bytes` is 0 if
+    the trace has none."""
 
     name: str
     count: int
@@ -90,112 +101,130 @@ class Copies(Record, frozen=True, kw_only=True):
     total_s: float
 
 
-class Memory(Record, frozen=True, kw_only=True):
-    """Allocations (a trace with profile_memory=True). `device` "cpu" or "cuda0"; `peak_bytes`: allocated at most."""
+class AllocationTotals(Record, frozen=True, kw_only=True):
+    """The allocations on one device (a trace with profile_memory=True)."""
 
     device: str
+    """"cpu" or "cuda"."""
     allocations: int
+    """The number of allocations."""
     allocated_bytes: int
+    """The sum of all allocations."""
     freed_bytes: int
+    """The sum of all releases."""
     peak_bytes: int
+    """The most bytes allocated at once."""
 
 
-class Figures(Record, frozen=True, kw_only=True):
-    """The figures of one trace. `on`: where the work ran, "gpu" or "cpu"; on a CPU operators take the kernels' place.
-
-    `active_share`: of the trace's time in which a kernel, copy or operator ran, 0 to 1 (mean of the GPUs).
-    `utilisation`: the same in BUCKETS equal parts of it. `launches`: kernels (operators) in all. `launch_s`: the host's
-    time in calls that launch them; `queue_s`: the median time from such a call to the kernel's start, None on a CPU.
-    """
+class TraceFigures(Record, frozen=True, kw_only=True):
+    """The figures of one trace."""
 
     on: str
+    """The kind of device that ran the work, "gpu" or "cpu". On a CPU operators take the place of kernels."""
     rank: int | None
+    """The trace's rank, None if it names none."""
     span_s: float
+    """The length of the trace."""
     start_s: float
+    """Its begin, seconds since the epoch; 0 if not known."""
     operators: tuple[Operator, ...]
+    """The kernels (operators), most time first."""
     steps: tuple[StepTime, ...]
+    """The steps, by time."""
     active_share: float
+    """The share of the trace's time in which a kernel, copy or operator ran, 0 to 1 (mean of the GPUs)."""
     utilisation: tuple[float, ...]
+    """The same share in BUCKETS equal parts of the trace."""
     launches: int
+    """The number of kernels (operators)."""
     activity: Activity | None = None
+    """The activity of the GPU; None on a CPU."""
     copies: tuple[Copies, ...] = ()
-    memory: tuple[Memory, ...] = ()
-    annotations: tuple[Annotation, ...] = ()
+    """Memory operations by kind, most time first."""
+    memory: tuple[AllocationTotals, ...] = ()
+    """Allocations by device."""
+    annotations: tuple[AnnotationTimes, ...] = ()
+    """Annotations other than steps, most time first."""
     precisions: tuple[tuple[str, float], ...] = ()
+    """The share of the kernels' time of each precision, the largest first; () on a CPU."""
     devices: tuple[str, ...] = ()
+    """The names of the GPUs."""
     launch_s: float | None = None
+    """The host's time in calls that launch kernels; None on a CPU."""
     queue_s: float | None = None
+    """The median time from such a call to the kernel's start; None on a CPU."""
     source: str = ""
+    """The trace file."""
 
 
-def figures(trace: Trace) -> Figures:
-    """Return the figures of *trace*. A trace without kernels and operators has none and spans 0 s."""
+def compute_figures(trace: ChromeTrace) -> TraceFigures:
+    """Return the figures of *trace*. They are zero for a trace without kernels and operators."""
     device = trace.of(*DEVICE)
     operators = trace.of(OPERATOR)
     work = device or operators
     annotations = trace.of(ANNOTATION)
-    known = [*work, *annotations]
-    start = min((event.ts for event in known), default=0.0)
-    end = max((event.end for event in known), default=0.0)
-    busy = _busy(work)
+    events = [*work, *annotations]
+    start = min((event.ts for event in events), default=0.0)
+    end = max((event.end for event in events), default=0.0)
+    busy = _busy_times(work)
     kernels = trace.of(KERNEL)
-    ran = operator_table(trace)
+    operators_by_time = operator_table(trace)
     runtime = trace.of(*RUNTIME)
-    return Figures(
+    return TraceFigures(
         on="gpu" if device else "cpu",
         rank=trace.rank,
         span_s=(end - start) * _MICRO,
         start_s=trace.base_s + start * _MICRO if trace.base_s else 0.0,
-        operators=ran,
+        operators=operators_by_time,
         steps=step_times(annotations, start),
-        active_share=_mean([intervals.length(spans) / (end - start) for spans in busy]) if end > start else 0.0,
-        utilisation=_over_time(busy, start, end),
-        launches=sum(operator.calls for operator in ran),
-        activity=_activity(device, runtime, start, end) if device else None,
-        copies=_copies(device),
-        memory=_memory(trace.of(MEMORY)),
-        annotations=_annotations(annotations or trace.of(GPU_ANNOTATION)),
-        precisions=_precisions(ran),
+        active_share=_mean([intervals.total_length(spans) / (end - start) for spans in busy]) if end > start else 0.0,
+        utilisation=_utilisation(busy, start, end),
+        launches=sum(operator.calls for operator in operators_by_time),
+        activity=_mean_activity(device, runtime, start, end) if device else None,
+        copies=_group_copies(device),
+        memory=_total_allocations(trace.of(MEMORY)),
+        annotations=_group_annotations(annotations or trace.of(GPU_ANNOTATION)),
+        precisions=_share_by_precision(operators_by_time),
         devices=trace.devices,
         launch_s=sum(event.dur for event in runtime if "aunch" in event.name) * _MICRO if device else None,
-        queue_s=_queue(kernels, runtime),
+        queue_s=_queue_s(kernels, runtime),
         source=trace.source,
     )
 
 
-def operator_table(trace: Trace) -> tuple[Operator, ...]:
-    """Return the kernels of *trace* by name, most time first; where it has none, the operators by self time."""
+def operator_table(trace: ChromeTrace) -> tuple[Operator, ...]:
+    """Return the kernels of *trace* by name, most time first; if it has none, its operators by self time."""
     kernels = trace.of(KERNEL)
     pairs = (
         [(event.name, event.dur) for event in kernels]
         if kernels
-        else [(event.name, own) for event, own in nesting.self_times(trace.of(OPERATOR))]
+        else [(event.name, self_time) for event, self_time in nesting.self_times(trace.of(OPERATOR))]
     )
     by_name: dict[str, list[float]] = {}
     for name, duration in pairs:
         by_name.setdefault(name, []).append(duration)
-    whole = sum(map(sum, by_name.values())) or 1.0
-    found = [
+    total = sum(map(sum, by_name.values())) or 1.0
+    operators = [
         Operator(
-            name=names.short(name) if kernels else name,
+            name=names.shorten_kernel_name(name) if kernels else name,
             full_name=name if kernels else "",
-            precision=names.precision(name) if kernels else "",
+            precision=names.guess_precision(name) if kernels else "",
             communicates=names.communicates(name),
-            calls=len(each),
-            total_s=sum(each) * _MICRO,
-            least_s=min(each) * _MICRO,
-            most_s=max(each) * _MICRO,
-            share=sum(each) / whole,
+            calls=len(durations),
+            total_s=sum(durations) * _MICRO,
+            least_s=min(durations) * _MICRO,
+            most_s=max(durations) * _MICRO,
+            share=sum(durations) / total,
         )
-        for name, each in by_name.items()
+        for name, durations in by_name.items()
     ]
-    return tuple(sorted(found, key=lambda operator: (-operator.total_s, operator.name)))
+    return tuple(sorted(operators, key=lambda operator: (-operator.total_s, operator.name)))
 
 
-def step_times(annotations: Iterable[Event], start: float) -> tuple[StepTime, ...]:
-    """Return the steps among *annotations*, by time: ProfilerStep#N where there are such, else step_*."""
-    found = [(event, number) for event in annotations if (number := names.step_number(event.name)) is not None]
-    found = [each for each in found if each[0].name.startswith("ProfilerStep")] or found
+def step_times(annotations: Iterable[TraceEvent], start: float) -> tuple[StepTime, ...]:
+    """Return the steps among *annotations*, by time: ProfilerStep#N if there are any, else step_*."""
+    steps = [(event, number) for event in annotations if (number := names.step_number(event.name)) is not None]
+    steps = [step for step in steps if step[0].name.startswith("ProfilerStep")] or steps
     return tuple(
         StepTime(
             name=event.name,
@@ -203,12 +232,12 @@ def step_times(annotations: Iterable[Event], start: float) -> tuple[StepTime, ..
             start_s=(event.ts - start) * _MICRO,
             duration_s=event.dur * _MICRO,
         )
-        for event, number in sorted(found, key=lambda each: each[0].ts)
+        for event, number in sorted(steps, key=lambda step: step[0].ts)
     )
 
 
-def _busy(work: Sequence[Event]) -> list[list[Span]]:
-    """Return when each device worked; a CPU's threads are one device."""
+def _busy_times(work: Sequence[TraceEvent]) -> list[list[Span]]:
+    """Return the times in which each device worked; a CPU's threads are one device."""
     on_device = bool(work) and work[0].cat in DEVICE
     by_device: dict[object, list[Span]] = {}
     for event in work:
@@ -216,13 +245,13 @@ def _busy(work: Sequence[Event]) -> list[list[Span]]:
     return [intervals.union(spans) for spans in by_device.values()]
 
 
-def _over_time(busy: Sequence[Sequence[Span]], start: float, end: float) -> tuple[float, ...]:
-    each = [intervals.shares(spans, start, end, BUCKETS) for spans in busy]
-    return tuple(_mean(column) for column in zip(*each, strict=True))
+def _utilisation(busy: Sequence[Sequence[Span]], start: float, end: float) -> tuple[float, ...]:
+    shares = [intervals.bucket_shares(spans, start, end, BUCKETS) for spans in busy]
+    return tuple(_mean(column) for column in zip(*shares, strict=True))
 
 
-def _activity(device: Sequence[Event], runtime: Sequence[Event], start: float, end: float) -> Activity:
-    """Return the mean of the devices."""
+def _mean_activity(device: Sequence[TraceEvent], runtime: Sequence[TraceEvent], start: float, end: float) -> Activity:
+    """Return the mean activity of the devices."""
     waits = intervals.union((event.ts, event.end) for event in runtime if any(wait in event.name for wait in _WAITS))
     seconds = []
     for pid in {event.pid for event in device}:
@@ -230,20 +259,20 @@ def _activity(device: Sequence[Event], runtime: Sequence[Event], start: float, e
         parts = []
         for kind in DEVICE:
             spans = intervals.union((event.ts, event.end) for event in device if event.pid == pid and event.cat == kind)
-            parts.append(intervals.length(intervals.without(spans, taken)))
+            parts.append(intervals.total_length(intervals.subtract(spans, taken)))
             taken = intervals.union([*taken, *spans])
-        parts.append(intervals.length(intervals.without(intervals.common(waits, [(start, end)]), taken)))
+        parts.append(intervals.total_length(intervals.subtract(intervals.intersect(waits, [(start, end)]), taken)))
         seconds.append((*parts, end - start - sum(parts)))
     kernel, memcpy, memset, sync, idle = (_mean(column) * _MICRO for column in zip(*seconds, strict=True))
     return Activity(kernel_s=kernel, memcpy_s=memcpy, memset_s=memset, sync_s=sync, idle_s=max(idle, 0.0))
 
 
-def _copies(device: Sequence[Event]) -> tuple[Copies, ...]:
-    by_name: dict[str, list[Event]] = {}
+def _group_copies(device: Sequence[TraceEvent]) -> tuple[Copies, ...]:
+    by_name: dict[str, list[TraceEvent]] = {}
     for event in device:
         if event.cat in (MEMCPY, MEMSET):
             by_name.setdefault(event.name, []).append(event)
-    found = [
+    copies_by_kind = [
         Copies(
             name=name,
             count=len(events),
@@ -252,10 +281,10 @@ def _copies(device: Sequence[Event]) -> tuple[Copies, ...]:
         )
         for name, events in by_name.items()
     ]
-    return tuple(sorted(found, key=lambda copies: -copies.total_s))
+    return tuple(sorted(copies_by_kind, key=lambda copies: -copies.total_s))
 
 
-def _memory(events: Sequence[Event]) -> tuple[Memory, ...]:
+def _total_allocations(events: Sequence[TraceEvent]) -> tuple[AllocationTotals, ...]:
     by_device: dict[str, list[tuple[int, int]]] = {}
     for event in events:
         args = event.args
@@ -263,7 +292,7 @@ def _memory(events: Sequence[Event]) -> tuple[Memory, ...]:
             device = "cpu" if not args.device_type else "cuda"
             by_device.setdefault(device, []).append((args.bytes, args.allocated or 0))
     return tuple(
-        Memory(
+        AllocationTotals(
             device=device,
             allocations=sum(1 for size, _ in sizes if size > 0),
             allocated_bytes=sum(size for size, _ in sizes if size > 0),
@@ -274,26 +303,28 @@ def _memory(events: Sequence[Event]) -> tuple[Memory, ...]:
     )
 
 
-def _annotations(events: Sequence[Event]) -> tuple[Annotation, ...]:
-    """Return annotations by name, most time first; steps are a figure of their own."""
+def _group_annotations(events: Sequence[TraceEvent]) -> tuple[AnnotationTimes, ...]:
+    """Return annotations by name, most time first, without steps."""
     by_name: dict[str, list[float]] = {}
     for event in events:
         if names.step_number(event.name) is None:
             by_name.setdefault(event.name, []).append(event.dur * _MICRO)
-    found = [Annotation(name=name, durations_s=tuple(sorted(each))) for name, each in by_name.items()]
-    return tuple(sorted(found, key=lambda annotation: -annotation.total_s))
+    annotations = [
+        AnnotationTimes(name=name, durations_s=tuple(sorted(durations))) for name, durations in by_name.items()
+    ]
+    return tuple(sorted(annotations, key=lambda annotation: -annotation.total_s))
 
 
-def _precisions(operators: Sequence[Operator]) -> tuple[tuple[str, float], ...]:
-    """Return the share of the kernels' time of each precision, the most first; () on a CPU."""
-    found: dict[str, float] = {}
+def _share_by_precision(operators: Sequence[Operator]) -> tuple[tuple[str, float], ...]:
+    """Return the share of the kernels' time of each precision, the largest first; () on a CPU."""
+    share_by_precision: dict[str, float] = {}
     for operator in operators:
         if operator.precision:
-            found[operator.precision] = found.get(operator.precision, 0.0) + operator.share
-    return tuple(sorted(found.items(), key=lambda each: -each[1]))
+            share_by_precision[operator.precision] = share_by_precision.get(operator.precision, 0.0) + operator.share
+    return tuple(sorted(share_by_precision.items(), key=lambda pair: -pair[1]))
 
 
-def _queue(kernels: Sequence[Event], runtime: Sequence[Event]) -> float | None:
+def _queue_s(kernels: Sequence[TraceEvent], runtime: Sequence[TraceEvent]) -> float | None:
     launched = {event.args.correlation: event.ts for event in runtime if event.args and event.args.correlation}
     waits = sorted(
         event.ts - launched[event.args.correlation]

@@ -9,64 +9,66 @@ def union(spans: Iterable[Span]) -> list[Span]:
     """Return the times that any of *spans* covers."""
     merged: list[Span] = []
     start = end = 0.0
-    for each_start, each_end in sorted(spans):
-        if not merged or each_start > end:
+    for span_start, span_end in sorted(spans):
+        if not merged or span_start > end:
             if merged:
                 merged[-1] = (start, end)
-            start, end = each_start, each_end
+            start, end = span_start, span_end
             merged.append((start, end))
-        elif each_end > end:
-            end = each_end
+        elif span_end > end:
+            end = span_end
     if merged:
         merged[-1] = (start, end)
     return merged
 
 
-def length(spans: Iterable[Span]) -> float:
-    """Return how long the disjoint *spans* are together."""
+def total_length(spans: Iterable[Span]) -> float:
+    """Return the total length of the disjoint *spans*."""
     return sum(end - start for start, end in spans)
 
 
-def common(these: Sequence[Span], those: Sequence[Span]) -> list[Span]:
+def intersect(first_spans: Sequence[Span], second_spans: Sequence[Span]) -> list[Span]:
     """Return the times that both sets cover."""
-    found = []
-    here = there = 0
-    while here < len(these) and there < len(those):
-        start, end = max(these[here][0], those[there][0]), min(these[here][1], those[there][1])
+    overlaps = []
+    first = second = 0
+    while first < len(first_spans) and second < len(second_spans):
+        start = max(first_spans[first][0], second_spans[second][0])
+        end = min(first_spans[first][1], second_spans[second][1])
         if start < end:
-            found.append((start, end))
-        if these[here][1] < those[there][1]:
-            here += 1
+            overlaps.append((start, end))
+        if first_spans[first][1] < second_spans[second][1]:
+            first += 1
         else:
-            there += 1
-    return found
+            second += 1
+    return overlaps
 
 
-def without(these: Sequence[Span], those: Sequence[Span]) -> list[Span]:
-    """Return the times of *these* that *those* do not cover."""
-    found = []
-    there = 0
-    for begin, end in these:
+def subtract(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
+    """Return the times of *spans* that *removed* do not cover."""
+    remaining = []
+    first_candidate = 0
+    for begin, end in spans:
         start = begin
-        while there < len(those) and those[there][1] <= start:
-            there += 1
-        at = there
-        while at < len(those) and those[at][0] < end:
-            if those[at][0] > start:
-                found.append((start, those[at][0]))
-            start = max(start, those[at][1])
-            at += 1
+        while first_candidate < len(removed) and removed[first_candidate][1] <= start:
+            first_candidate += 1
+        number = first_candidate
+        while number < len(removed) and removed[number][0] < end:
+            if removed[number][0] > start:
+                remaining.append((start, removed[number][0]))
+            start = max(start, removed[number][1])
+            number += 1
         if start < end:
-            found.append((start, end))
-    return found
+            remaining.append((start, end))
+    return remaining
 
 
-def shares(spans: Sequence[Span], start: float, end: float, buckets: int) -> tuple[float, ...]:
-    """Return which share of each of *buckets* equal parts of *start* to *end* the disjoint *spans* cover, 0 to 1."""
+def bucket_shares(spans: Sequence[Span], start: float, end: float, buckets: int) -> tuple[float, ...]:
+    """Return the share, 0 to 1, of each of *buckets* equal parts of *start* to *end* that the disjoint *spans*
+    cover."""
     width = (end - start) / buckets
-    found = [0.0] * buckets
+    covered = [0.0] * buckets
     if width <= 0:
-        return tuple(found)
+        return tuple(covered)
     for first, last in spans:
         first, last = max(first, start), min(last, end)
         while first < last:
@@ -76,6 +78,6 @@ def shares(spans: Sequence[Span], start: float, end: float, buckets: int) -> tup
             if part <= first:  # Rounding left nothing of this bucket.
                 part = min(last, edge + width)
                 bucket = min(bucket + 1, buckets - 1)
-            found[bucket] += part - first
+            covered[bucket] += part - first
             first = part
-    return tuple(min(share / width, 1.0) for share in found)
+    return tuple(min(share / width, 1.0) for share in covered)

@@ -1,4 +1,4 @@
-"""What a name tells: of a kernel its short name and, as a guess, its precision; of an event whether it communicates."""
+"""Reads names: a kernel's short name and, as a guess, its precision; whether an event communicates."""
 
 import re
 
@@ -21,29 +21,29 @@ _STEP = re.compile(r"^(?:ProfilerStep#|step_|Step:)(\d+)?")
 UNKNOWN = "unknown"
 
 
-def precision(kernel: str) -> str:
-    """Return the precision that the name *kernel* suggests, "unknown" where it suggests none. A guess."""
+def guess_precision(kernel: str) -> str:
+    """Return the precision that the name *kernel* suggests, "unknown" if it suggests none. It is a guess."""
     return next((name for name, pattern in _COMPILED if pattern.search(kernel)), UNKNOWN)
 
 
 def communicates(name: str) -> bool:
-    """Say whether an event of this *name* is a collective or a transfer between ranks."""
+    """Return whether an event of this *name* is a collective or a transfer between ranks."""
     return _COMMUNICATION.search(name) is not None
 
 
 def step_number(annotation: str) -> int | None:
     """Return N of "ProfilerStep#N" or "step_N"; -1 for a step without a number, None if it is no step."""
-    found = _STEP.match(annotation)
-    return None if found is None else -1 if found[1] is None else int(found[1])
+    match = _STEP.match(annotation)
+    return None if match is None else -1 if match[1] is None else int(match[1])
 
 
-def collective(name: str) -> str:
-    """Return a name that all ranks share: "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)" is "AllReduce"."""
-    found = re.search(r"AllReduce|ReduceScatter|AllGather|Broadcast|Reduce|SendRecv|AllToAll", name)
-    return found[0] if found and name.lower().startswith("nccl") else name.partition("(")[0]
+def normalize_collective(name: str) -> str:
+    """Return a name that is equal on all ranks: "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)" is "AllReduce"."""
+    match = re.search(r"AllReduce|ReduceScatter|AllGather|Broadcast|Reduce|SendRecv|AllToAll", name)
+    return match[0] if match and name.lower().startswith("nccl") else name.partition("(")[0]
 
 
-def short(kernel: str) -> str:
+def shorten_kernel_name(kernel: str) -> str:
     """Return the name of a C++ *kernel* without return type, arguments and template arguments."""
     text = kernel.removeprefix("void ")
     plain, depth = [], 0

@@ -31,7 +31,7 @@ def rank_step(rank: int, spans: list[tuple[str, int, int, int]], *, step: int = 
         wall_ns=clock_ns,
         parameter_bytes=100 * (rank + 1),
         peak_activation_bytes=10 * step,
-        why="the model has hooks" if rank == 0 else "",
+        server_reason="the model has hooks" if rank == 0 else "",
         spans=tuple(
             Span(kind=kind, microbatch=number, begin_ns=begin * MS - clock_ns, end_ns=end * MS - clock_ns)  # type: ignore[arg-type]
             for kind, number, begin, end in spans

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from tests.rank.dataparallel.reduce.ranks import FolderStore
-from toolkit.rank.mesh.mesh import Card, Door
+from toolkit.rank.mesh.mesh import ContactInfo, Listener
 from toolkit.rank.modelparallel.errors import PeerLost
 from toolkit.rank.modelparallel.messenger import Message, Messenger
 
@@ -21,14 +21,20 @@ SIZES = (0, 1, 20_000, 300_001, 9_000_001)
 folder, me, size, scene = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 store = FolderStore(folder)
 near, scene = scene.endswith("near"), scene.rpartition(", ")[0]
-host = f"{os.getpid() if not near else 'here'}"
+host_id = f"{os.getpid() if not near else 'here'}"
 names = [f"rank {rank}" for rank in range(size)]
-with Door(me, ["127.0.0.1"], host) as door:
-    store.put(f"card/{me}", json.dumps([door.card.token.hex(), host, [str(each) for each in door.card.addresses]]))
-    said = [json.loads(store.get(f"card/{rank}")) for rank in range(size)]
-    cards = [Card(bytes.fromhex(token), tuple(ast.literal_eval(each) for each in its)) for token, _, its in said]
-    peers = door.connect(cards, names, 60.0, [word for _, word, _ in said])
-print({its.family.name for its in peers.values()}, flush=True)
+with Listener(me, ["127.0.0.1"], host_id) as listener:
+    contact = listener.contact
+    store.put(
+        f"contact/{me}", json.dumps([contact.token.hex(), host_id, [str(address) for address in contact.addresses]])
+    )
+    replies = [json.loads(store.get(f"contact/{rank}")) for rank in range(size)]
+    contacts = [
+        ContactInfo(bytes.fromhex(token), tuple(ast.literal_eval(address) for address in addresses))
+        for token, _, addresses in replies
+    ]
+    peers = listener.connect(contacts, names, 60.0, [peer_host_id for _, peer_host_id, _ in replies])
+print({connection.family.name for connection in peers.values()}, flush=True)
 messenger = Messenger(me, peers, names)
 others = [rank for rank in range(size) if rank != me]
 

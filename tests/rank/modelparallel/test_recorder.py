@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 
 from toolkit.parallelism.timeline import FOLDER, PREFIX, RankStep
-from toolkit.rank.modelparallel.recorder import Recorder, chosen
+from toolkit.rank.modelparallel.recorder import Recorder, is_recorded
 
 
 def test_the_second_to_fourth_step_and_every_thousandth_are_recorded() -> None:
-    assert [step for step in range(2001) if chosen(step)] == [1, 2, 3, 1000, 2000]
+    assert [step for step in range(2001) if is_recorded(step)] == [1, 2, 3, 1000, 2000]
 
 
 def test_a_recorded_step_is_a_line_with_its_spans_in_order_of_time(tmp_path: Path) -> None:

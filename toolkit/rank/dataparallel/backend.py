@@ -2,10 +2,10 @@
 
 A subclass of torch's ProcessGroup with the native backends registered inside: gloo for CPU tensors, NCCL for CUDA.
 Calls that are not named here go from torch straight to them, in C++. All-reduce, DDP's collective, comes through
-`allreduce` below: it counts the call and gives it to the group's reducer (reduce/), or to the native backend where
+`allreduce` below: it counts the call and passes it to the group's reducer (reduce/), or to the native backend if
 the reducer declines. Other collectives are counted where torch's call passes through Python.
 
-barrier, send and others are overridden only to be handed on. torch's C++ side of a Python subclass
+barrier, send and others are overridden only to be passed on. torch's C++ side of a Python subclass
 (PyProcessGroup.hpp of torch 2.13) takes the GIL to look for an override. If there is none, it runs the collective and
 still holds the GIL. Gloo's worker thread takes the GIL while it holds its queue's mutex, to release the tensors of
 the previous collective. The two threads then deadlock (seen in `barrier` after `all_reduce`). So every method that
@@ -70,22 +70,23 @@ def register() -> "BackendFactory":
     """
     from torch.distributed import Backend
 
-    known = Backend._plugins.get(NAME.upper())
-    if known is not None and isinstance(known.creator_fn, BackendFactory):
-        return known.creator_fn
+    plugin = Backend._plugins.get(NAME.upper())
+    if plugin is not None and isinstance(plugin.creator_fn, BackendFactory):
+        return plugin.creator_fn
     os.environ.update(missing_variables(os.environ))
     factory = BackendFactory(rank_position(os.environ))
     Backend.register_backend(NAME, factory, extended_api=True, devices=["cpu", "cuda"])
     atexit.register(factory.end)
     _accept_monitored_barrier(factory)
     ignored = ignored_variables(os.environ)
-    if ignored and factory.place.rank == 0:
+    if ignored and factory.position.rank == 0:
         sys.stderr.write(f"[toolkit] smddp: ignored, they are for AWS's own library: {', '.join(ignored)}\n")
     return factory
 
 
 def _accept_monitored_barrier(factory: "BackendFactory") -> None:
-    """Let `torch.distributed.monitored_barrier` take groups of this backend: torch's refuses all but gloo's by name."""
+    """Let `torch.distributed.monitored_barrier` take groups of this backend: torch's refuses all but gloo groups, by
+    name."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -94,7 +95,7 @@ def _accept_monitored_barrier(factory: "BackendFactory") -> None:
     @functools.wraps(of_torch)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         process_group: Any = dist.group.WORLD if group is None else group
-        if not factory.made(process_group):
+        if not factory.is_own_group(process_group):
             of_torch(group, timeout, wait_all_ranks)
             return
         if isinstance(timeout, int | float):
@@ -107,32 +108,32 @@ def _accept_monitored_barrier(factory: "BackendFactory") -> None:
 class BackendFactory:
     """Makes process groups for torch; holds the process's statistics and registry."""
 
-    def __init__(self, here: RankPosition) -> None:
-        self.place = here
+    def __init__(self, position: RankPosition) -> None:
+        self.position = position
         self.statistics = CollectiveStatistics()
         self.registry = GroupRegistry()
         self.timeline: Timeline | None = None
-        self._group_class = _group_class(self)
+        self._group_class = _make_group_class(self)
 
     def __call__(self, options: Any, backend_options: Any) -> Any:
         """Return a new group (torch calls this from init_process_group and new_group, extended_api=True)."""
         return self._group_class(options, backend_options)
 
-    def made(self, group: Any) -> bool:
+    def is_own_group(self, group: Any) -> bool:
         """True if *group* is one of this backend's."""
         return isinstance(group, self._group_class)
 
     def start_profiler(self, file: str, append_rank: bool = False) -> None:
         """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (or *file*.RANK)."""
         self.stop_profiler()
-        rank = self.place.rank
+        rank = self.position.rank
         self.timeline = Timeline(Path(f"{file}.{rank}" if append_rank else file), rank)
 
     def stop_profiler(self) -> None:
         """Write the timeline, if there is one."""
-        ended, self.timeline = self.timeline, None
-        if ended is not None:
-            ended.write()
+        timeline, self.timeline = self.timeline, None
+        if timeline is not None:
+            timeline.write()
 
     def end(self) -> None:
         """Print the statistics and write the timeline, when the process ends."""
@@ -140,27 +141,27 @@ class BackendFactory:
         self.stop_profiler()
 
 
-def _group_class(factory: BackendFactory) -> type:
+def _make_group_class(factory: BackendFactory) -> type:
     import torch.distributed as dist
 
     statistics = factory.statistics
 
-    class Group(dist.ProcessGroup):
+    class SmddpGroup(dist.ProcessGroup):
         """One group of ranks."""
 
         def __init__(self, options: Any, backend_options: Any) -> None:
             # The one constructor that can be subclassed.
             super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
-            self._natives = natives(options, backend_options)
+            self._natives = native_backends(options, backend_options)
             self._plain = dist.ProcessGroup(options.group_rank, options.group_size)  # type: ignore[call-arg]
             kind, native = self._natives.get("cuda", self._natives["cpu"])
             for group in (self, self._plain):
-                for device, (its_kind, its_native) in self._natives.items():
-                    group._register_backend(_device(device), its_kind, its_native)
+                for device, (device_kind, device_native) in self._natives.items():
+                    group._register_backend(_device(device), device_kind, device_native)
                 group._set_default_backend(kind)
             self._size = options.group_size
             self._timeout = options.timeout
-            self._reducer = _reducer(options, self._natives["cpu"][1], factory.registry)
+            self._reducer = _make_reducer(options, self._natives["cpu"][1], factory.registry)
             statistics.begin(options.store, options.group_rank, options.group_size, native.name())
             statistics.reducers.append(self._reducer)
 
@@ -192,25 +193,25 @@ def _group_class(factory: BackendFactory) -> type:
                 native.shutdown()
 
     for name, native_name in COUNTED.items():
-        setattr(Group, name, _counted(name, native_name, factory))
+        setattr(SmddpGroup, name, _counted(name, native_name, factory))
     for name in PASSED:
-        if hasattr(dist.ProcessGroup, name):  # The coalesced ones have other names in older versions of torch.
-            setattr(Group, name, _passed(name))
-    return Group
+        if hasattr(dist.ProcessGroup, name):  # The coalesced methods have other names in older versions of torch.
+            setattr(SmddpGroup, name, _passed(name))
+    return SmddpGroup
 
 
-def _reducer(options: Any, gloo: Any, registry: GroupRegistry) -> Any:
+def _make_reducer(options: Any, gloo: Any, registry: GroupRegistry) -> Any:
     from torch.distributed.distributed_c10d import PrefixStore
 
     from toolkit.rank.dataparallel.reduce.reducer import Reducer
-    from toolkit.rank.mesh.host import this_host
+    from toolkit.rank.mesh.host import identify_host
 
     store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
-    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, this_host(os.environ), registry)
+    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, identify_host(os.environ), registry)
 
 
 def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[..., Any]:
-    def handed_on(self: Any, *arguments: Any, **options: Any) -> Any:
+    def counted_call(self: Any, *arguments: Any, **options: Any) -> Any:
         factory.statistics.others += 1
         tensors = list(_tensors(arguments[:2]))
         call = getattr(self._natives[tensors[0].device.type][1], native_name)
@@ -222,8 +223,8 @@ def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[.
             factory.timeline.watch(native_name.strip("_"), sum(bytes_of(tensor) for tensor in tensors), work)
         return work
 
-    handed_on.__name__ = name
-    return _untraced(handed_on)
+    counted_call.__name__ = name
+    return _untraced(counted_call)
 
 
 def _passed(name: str) -> Callable[..., Any]:
@@ -246,7 +247,7 @@ def _untraced(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tensors(nested: Any) -> Any:
-    """Yield the tensors in *nested*, nested lists of them."""
+    """Yield the tensors in *nested*, a tensor or nested lists of tensors."""
     from torch import Tensor
 
     if isinstance(nested, list | tuple):
@@ -269,8 +270,8 @@ def _device(name: str) -> Any:
     return torch.device(name)
 
 
-def natives(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
-    """Return (torch's type, backend) by kind of device: gloo for "cpu", NCCL for "cuda" where there is CUDA.
+def native_backends(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
+    """Return (torch's type, backend) by kind of device: gloo for "cpu", NCCL for "cuda" if CUDA is available.
 
     Made as torch does (distributed_c10d.py of torch 2.13, _new_process_group_helper).
     """
@@ -284,16 +285,16 @@ def natives(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
     gloo.options.global_ranks_in_group = options.global_ranks_in_group
     gloo.options.group_name = options.group_id
     gloo._set_sequence_number_for_group()
-    found: dict[str, tuple[Any, Any]] = {"cpu": (ProcessGroup.BackendType.GLOO, gloo)}
+    backends: dict[str, tuple[Any, Any]] = {"cpu": (ProcessGroup.BackendType.GLOO, gloo)}
     if torch.cuda.is_available() and dist.is_nccl_available():
-        wanted = backend_options
-        if not isinstance(wanted, dist.ProcessGroupNCCL.Options):
-            wanted = dist.ProcessGroupNCCL.Options()
-            wanted.is_high_priority_stream = False
-        wanted._timeout = options.timeout
-        wanted.global_ranks_in_group = options.global_ranks_in_group
-        wanted.group_name = options.group_id
-        nccl = dist.ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, wanted)
+        nccl_options = backend_options
+        if not isinstance(nccl_options, dist.ProcessGroupNCCL.Options):
+            nccl_options = dist.ProcessGroupNCCL.Options()
+            nccl_options.is_high_priority_stream = False
+        nccl_options._timeout = options.timeout
+        nccl_options.global_ranks_in_group = options.global_ranks_in_group
+        nccl_options.group_name = options.group_id
+        nccl = dist.ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, nccl_options)
         nccl._set_sequence_number_for_group()
-        found["cuda"] = (ProcessGroup.BackendType.NCCL, nccl)
-    return found
+        backends["cuda"] = (ProcessGroup.BackendType.NCCL, nccl)
+    return backends

@@ -1,7 +1,7 @@
 """The functions of the module form (smdistributed.dataparallel.torch.distributed, releases 1.0 to 1.3).
 
-Each is torch.distributed's function of the same name: with the old words for operations and for the group of all ranks,
-or with torch's own operations and groups. Signatures as AWS documented them (SageMaker Python SDK's API pages, seen
+Each is torch.distributed's function of the same name. It takes the old names of operations and of the group of all
+ranks, and torch's own operations and groups. Signatures as AWS documented them (SageMaker Python SDK's API pages, seen
 2026-11).
 """
 
@@ -21,7 +21,7 @@ DEPRECATED = (
 
 
 class ReduceOp:
-    """How all_reduce combines the ranks' values."""
+    """The operations of all_reduce."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -35,13 +35,13 @@ class group:  # noqa: N801 - the old name
     WORLD = "WORLD"
 
 
-def deprecated() -> None:
+def warn_of_deprecation() -> None:
     """Warn once for each line that imports the module form."""
     warnings.warn(DEPRECATED, DeprecationWarning, stacklevel=3)
 
 
 def is_available() -> bool:
-    """Return whether the backend can be used: wherever torch.distributed can."""
+    """Return whether the backend, and so torch.distributed, can be used."""
     import torch.distributed as dist
 
     return dist.is_available()
@@ -55,7 +55,7 @@ def is_initialized() -> bool:
 
 
 def init_process_group(*arguments: Any, **options: Any) -> None:
-    """Join the group of all ranks; arguments are torch's; a backend is ignored."""
+    """Join the group of all ranks. Arguments are torch's; a backend is ignored."""
     import torch.distributed as dist
 
     register()
@@ -65,38 +65,41 @@ def init_process_group(*arguments: Any, **options: Any) -> None:
 
 def get_world_size(group: Any = group.WORLD) -> int:
     """Return the number of ranks in *group*, -1 if this rank is not one of them."""
-    return int(_torch().get_world_size(_group(group)))
+    return int(_initialized_torch().get_world_size(_to_torch_group(group)))
 
 
 def get_rank(group: Any = group.WORLD) -> int:
-    """Return this rank's number in *group*, from 0; -1 if it is not in it."""
-    return int(_torch().get_rank(_group(group)))
+    """Return this rank's number in *group*, from 0; -1 if it is not a member."""
+    return int(_initialized_torch().get_rank(_to_torch_group(group)))
 
 
 def get_local_rank() -> int:
     """Return this rank among those of its host, from 0."""
-    _torch()
+    _initialized_torch()
     return rank_position(os.environ).local_rank
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Put the reduction of all ranks' *tensor* into every rank's; *op* is one of `ReduceOp`, or torch's ReduceOp.
+    """Put the reduction of all ranks' *tensor* into every rank's *tensor*; *op* is one of `ReduceOp`, or torch's
+    ReduceOp.
 
     Raises:
         ValueError: *op* or *group* is none of them.
-        RuntimeError: torch cannot reduce such tensors so, such as the average of integers.
+        RuntimeError: torch has no such operation for the type, such as the average of integers.
     """
-    return _torch().all_reduce(tensor, op=_operation(op), group=_group(group), async_op=async_op)
+    return _initialized_torch().all_reduce(
+        tensor, op=_to_torch_operation(op), group=_to_torch_group(group), async_op=async_op
+    )
 
 
 def broadcast(tensor: Any, src: int = 0, group: Any = group.WORLD, async_op: bool = False) -> Any:
     """Put rank *src*'s *tensor* into that of every rank in *group*. *src* is a rank of the job, as in torch."""
-    return _torch().broadcast(tensor, src=src, group=_group(group), async_op=async_op)
+    return _initialized_torch().broadcast(tensor, src=src, group=_to_torch_group(group), async_op=async_op)
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = group.WORLD, async_op: bool = False) -> Any:
     """Put every rank's *tensor* into every rank's *tensor_list*, in the order of ranks."""
-    return _torch().all_gather(tensor_list, tensor, group=_group(group), async_op=async_op)
+    return _initialized_torch().all_gather(tensor_list, tensor, group=_to_torch_group(group), async_op=async_op)
 
 
 def all_to_all_single(
@@ -108,14 +111,14 @@ def all_to_all_single(
     async_op: bool = False,
 ) -> Any:
     """Split *input* along its first dimension, one piece per rank, and put the received pieces into *output*."""
-    return _torch().all_to_all_single(
-        output, input, output_split_sizes, input_split_sizes, group=_group(group), async_op=async_op
+    return _initialized_torch().all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group=_to_torch_group(group), async_op=async_op
     )
 
 
 def barrier(group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Wait until every rank of *group* is here."""
-    return _torch().barrier(group=_group(group), async_op=async_op)
+    """Wait until every rank of *group* has called this."""
+    return _initialized_torch().barrier(group=_to_torch_group(group), async_op=async_op)
 
 
 def start_profiler(file: str, append_rank: bool = False) -> None:
@@ -124,7 +127,7 @@ def start_profiler(file: str, append_rank: bool = False) -> None:
 
 
 def stop_profiler() -> None:
-    """Write the timeline that start_profiler began; nothing without one."""
+    """Write the timeline that start_profiler began, if there is one."""
     register().stop_profiler()
 
 
@@ -146,21 +149,21 @@ def parallel_class() -> type:
             broadcast_buffers: bool = True,
             process_group: Any = None,
             bucket_cap_mb: float = 25,
-            **more: Any,
+            **other_options: Any,
         ) -> None:
-            given = {
+            old_arguments = {
                 "device_ids": device_ids,
                 "output_device": output_device,
                 "broadcast_buffers": None if broadcast_buffers else False,  # torch rejects its own default here.
-                "process_group": _group(process_group),
+                "process_group": _to_torch_group(process_group),
             }
-            more.update((name, value) for name, value in given.items() if value is not None)
-            super().__init__(module, bucket_cap_mb=bucket_cap_mb, **more)
+            other_options.update((name, value) for name, value in old_arguments.items() if value is not None)
+            super().__init__(module, bucket_cap_mb=bucket_cap_mb, **other_options)
 
     return DistributedDataParallel
 
 
-def _operation(op: Any) -> Any:
+def _to_torch_operation(op: Any) -> Any:
     """Return torch's operation for *op*.
 
     Raises:
@@ -168,14 +171,14 @@ def _operation(op: Any) -> Any:
     """
     import torch.distributed as dist
 
-    words = {
+    operations = {
         ReduceOp.AVERAGE: dist.ReduceOp.AVG,
         ReduceOp.SUM: dist.ReduceOp.SUM,
         ReduceOp.MIN: dist.ReduceOp.MIN,
         ReduceOp.MAX: dist.ReduceOp.MAX,
     }
-    if isinstance(op, str) and op in words:
-        return words[op]
+    if isinstance(op, str) and op in operations:
+        return operations[op]
     if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
         return op
     raise ValueError(
@@ -184,11 +187,11 @@ def _operation(op: Any) -> Any:
     )
 
 
-def _group(chosen: Any) -> Any:
-    """Return torch's group for *chosen*: None, the group of all ranks, for the old word.
+def _to_torch_group(chosen: Any) -> Any:
+    """Return torch's group for *chosen*: None, the group of all ranks, for the old name.
 
     Raises:
-        ValueError: it is neither the old word nor a group of torch's.
+        ValueError: it is neither the old name nor a group of torch's.
     """
     import torch.distributed as dist
 
@@ -202,7 +205,7 @@ def _group(chosen: Any) -> Any:
     )
 
 
-def _torch() -> Any:
+def _initialized_torch() -> Any:
     """Return torch.distributed, initialized.
 
     Raises:

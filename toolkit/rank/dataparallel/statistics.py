@@ -12,12 +12,12 @@ class PathStatistics(NamedTuple):
     """All-reduces over one path (gloo, shared memory): calls, bytes of their tensors, bytes that this rank sent."""
 
     calls: int
-    given_bytes: int
+    tensor_bytes: int
     sent_bytes: int
 
 
 class CollectiveStatistics:
-    """Counts of one process. Its rank and the store for the final report are those of its first group.
+    """The counts of one process. Its rank and the store for the final report are those of its first group.
 
     Increments are not locked: all-reduces come from one thread at a time (the autograd thread or the script's own).
     """
@@ -27,31 +27,31 @@ class CollectiveStatistics:
         self.size = 1
         self.native = ""
         self.calls = 0
-        self.given_bytes = 0
+        self.tensor_bytes = 0
         self.sent_bytes = 0
         self.others = 0
         self.reducers: list[Any] = []
         self._store: Any = None
 
     def begin(self, store: Any, rank: int, size: int, native: str) -> None:
-        """Take rank and store of a group, if it is the first; *native* names its backend, as "gloo"."""
+        """Use the rank and the store of a group, if it is the first; *native* names its backend, such as "gloo"."""
         if self._store is None:
             self._store, self.rank, self.size, self.native = store, rank, size, native
 
-    def count_native(self, given_bytes: int, size: int) -> None:
+    def count_native(self, tensor_bytes: int, size: int) -> None:
         """Count an all-reduce handed to the native backend of a group of *size*; a ring sends 2 (n-1)/n of it."""
         self.calls += 1
-        self.given_bytes += given_bytes
-        self.sent_bytes += 2 * (size - 1) * given_bytes // size
+        self.tensor_bytes += tensor_bytes
+        self.sent_bytes += 2 * (size - 1) * tensor_bytes // size
 
     def by_path(self) -> dict[str, PathStatistics]:
         """Return the counts by the name of the path, the native backend's first."""
-        found = {f"{self.native}": PathStatistics(self.calls, self.given_bytes, self.sent_bytes)}
+        counts = {f"{self.native}": PathStatistics(self.calls, self.tensor_bytes, self.sent_bytes)}
         for reducer in self.reducers:
             for name, path in reducer.by_path().items():
-                before = found.get(name, PathStatistics(0, 0, 0))
-                found[name] = PathStatistics(*(one + other for one, other in zip(before, path, strict=True)))
-        return found
+                so_far = counts.get(name, PathStatistics(0, 0, 0))
+                counts[name] = PathStatistics(*(first + second for first, second in zip(so_far, path, strict=True)))
+        return counts
 
     def end(self) -> None:
         """Print the line to rank 0's stderr; other ranks put their sent bytes into the store. Waits 1 s at most.
@@ -67,19 +67,19 @@ class CollectiveStatistics:
             if self.rank != 0:
                 store.set(f"sent/{self.rank}", str(sent))
                 return
-            every = [sent, *_reported(store, self.size)]
-            sys.stderr.write(f"[toolkit] smddp: {line(self.size, paths, self.others, every)}\n")
+            sent_by_rank = [sent, *_wait_for_reports(store, self.size)]
+            sys.stderr.write(f"[toolkit] smddp: {line(self.size, paths, self.others, sent_by_rank)}\n")
             sys.stderr.flush()
         except Exception:  # noqa: BLE001 - a lost store or a closed stderr must not fail a job that succeeded
             return
 
 
-def _reported(store: Any, size: int) -> list[int]:
+def _wait_for_reports(store: Any, size: int) -> list[int]:
     keys = [f"sent/{rank}" for rank in range(1, size)]
     deadline = time.monotonic() + WAIT_S
-    while not all(here := [store.check([key]) for key in keys]) and time.monotonic() < deadline:
+    while not all(is_reported := [store.check([key]) for key in keys]) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return [int(store.get(key)) for key, is_here in zip(keys, here, strict=True) if is_here] if keys else []
+    return [int(store.get(key)) for key, is_here in zip(keys, is_reported, strict=True) if is_here] if keys else []
 
 
 def line(size: int, paths: dict[str, PathStatistics], others: int, sent: list[int]) -> str:
@@ -88,14 +88,14 @@ def line(size: int, paths: dict[str, PathStatistics], others: int, sent: list[in
     >>> line(2, {"gloo": PathStatistics(3, 6 * MIB, 6 * MIB)}, 1, [6 * MIB, 6 * MIB])
     '2 ranks; all-reduce: 3 x gloo, 6.0 MiB; other collectives: 1; each rank sent 6.0 MiB (max/mean 1.00)'
     """
-    used = [f"{path.calls} x {name}, {_mib(path.given_bytes)}" for name, path in paths.items() if path.calls]
+    used = [f"{path.calls} x {name}, {_mib(path.tensor_bytes)}" for name, path in paths.items() if path.calls]
     parts = [f"{size} rank{'s' * (size > 1)}", f"all-reduce: {', '.join(used) if used else 'none'}"]
     if others:
         parts.append(f"other collectives: {others}")
     mean = sum(sent) / max(1, len(sent))
     if mean:
-        whom = "each rank" if len(sent) == size else f"{len(sent)} of {size} ranks"
-        parts.append(f"{whom} sent {_mib(mean)} (max/mean {max(sent) / mean:.2f})")
+        senders = "each rank" if len(sent) == size else f"{len(sent)} of {size} ranks"
+        parts.append(f"{senders} sent {_mib(mean)} (max/mean {max(sent) / mean:.2f})")
     return "; ".join(parts)
 
 

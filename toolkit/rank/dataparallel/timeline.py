@@ -15,7 +15,7 @@ class Timeline:
         self.events: list[dict[str, Any]] = []
 
     def watch(self, name: str, size_bytes: int, work: Any) -> None:
-        """Add *work*, which begins now, once it has ended. On CUDA it ends when its kernel is queued."""
+        """Add *work*, which begins now, when it ends. On CUDA it ends when its kernel is queued."""
         begun_us = time.time_ns() // 1000
         if work is None:
             return self._add(name, size_bytes, begun_us)
@@ -28,7 +28,7 @@ class Timeline:
         self.events.append({**event, "pid": self.rank, "tid": 0, "args": {"bytes": size_bytes}})
 
     def write(self) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, completely or not at all."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.file.with_name(self.file.name + ".unfinished")
         unfinished.write_text(json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}))

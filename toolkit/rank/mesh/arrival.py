@@ -55,8 +55,8 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: "ModuleType") -> None:
         module.__loader__ = self._loader
@@ -71,13 +71,15 @@ def watch(name: str, load: "Load") -> None:
     A second call for the same name from the same file changes nothing: a file can be loaded twice in a process. A
     module that is imported already is left as it is.
     """
-    finder = next((each for each in sys.meta_path if type(each).__name__ == ModuleArrival.__name__), None)
+    finder = next(
+        (candidate for candidate in sys.meta_path if type(candidate).__name__ == ModuleArrival.__name__), None
+    )
     if finder is None:
         finder = ModuleArrival()
         sys.meta_path.insert(0, finder)
     loads: list[Any] = finder.loads.setdefault(name, [])  # type: ignore[attr-defined]
     new: Any = load
-    if all(new.__code__.co_filename != each.__code__.co_filename for each in loads):
+    if all(new.__code__.co_filename != candidate.__code__.co_filename for candidate in loads):
         loads.append(load)
 
 
@@ -87,18 +89,18 @@ def package() -> str:
     import importlib.util
     import os
 
-    own_folder = os.path.dirname(os.path.abspath(__file__))  # toolkit/rank/mesh
-    start = os.path.join(os.path.dirname(os.path.dirname(own_folder)), "__init__.py")
-    known = sys.modules.get("toolkit")
-    spec = importlib.util.find_spec("toolkit") if known is None else None
-    origin = getattr(known, "__file__", None) if known is not None else getattr(spec, "origin", None)
+    mesh_folder = os.path.dirname(os.path.abspath(__file__))  # toolkit/rank/mesh
+    start = os.path.join(os.path.dirname(os.path.dirname(mesh_folder)), "__init__.py")
+    loaded = sys.modules.get("toolkit")
+    spec = importlib.util.find_spec("toolkit") if loaded is None else None
+    origin = getattr(loaded, "__file__", None) if loaded is not None else getattr(spec, "origin", None)
     if origin is not None and os.path.realpath(origin) == os.path.realpath(start):
         return "toolkit"
     if OTHER_NAME not in sys.modules:
-        own = importlib.util.spec_from_file_location(
+        spec_of_toolkit = importlib.util.spec_from_file_location(
             OTHER_NAME, start, submodule_search_locations=[os.path.dirname(start)]
         )
-        assert own is not None and own.loader is not None
-        sys.modules[OTHER_NAME] = importlib.util.module_from_spec(own)
-        own.loader.exec_module(sys.modules[OTHER_NAME])
+        assert spec_of_toolkit is not None and spec_of_toolkit.loader is not None
+        sys.modules[OTHER_NAME] = importlib.util.module_from_spec(spec_of_toolkit)
+        spec_of_toolkit.loader.exec_module(sys.modules[OTHER_NAME])
     return OTHER_NAME

@@ -1,9 +1,9 @@
 """Connections between all ranks of a group, each made once and checked by tokens.
 
-Each rank opens a `Door`: it listens on every address by which others may know it, and draws a random token. The ranks
-exchange their doors' cards (token and addresses) over whatever they share: a store, MPI, torch. Of two ranks the
-higher one connects. It sends the other's token and expects its own back. An address that leads elsewhere (127.0.1.1 in
-/etc/hosts) fails this check and the next is tried; other processes' connections are closed.
+Each rank opens a `Listener`: it listens on every address by which other ranks may reach it, and draws a random token.
+The ranks exchange the `ContactInfo` (token and addresses) of their listeners over a channel they share: a store, MPI,
+torch. Of two ranks the higher one connects. It sends the other's token and expects its own back. An address that leads
+elsewhere (127.0.1.1 in /etc/hosts) fails this check and the next is tried; other processes' connections are closed.
 """
 
 import contextlib
@@ -26,121 +26,122 @@ BACKLOG = 1024
 Address = tuple[str, int] | bytes
 
 
-class Card(NamedTuple):
-    """What other ranks need to reach a door: picklable."""
+class ContactInfo(NamedTuple):
+    """The token and addresses that other ranks need to reach a listener: picklable."""
 
     token: bytes
     addresses: tuple[Address, ...]
 
 
-class Door:
+class Listener:
     """This rank's listening sockets, as number *me*, open within its `with` block.
 
-    *addresses* are this host's, the most likely first. With *host* (the word that only ranks of this host have,
+    *addresses* are this host's, the most likely first. With *host_id* (text that only ranks of this host have,
     rank/mesh/host.py) ranks of one host connect over a unix socket of the machine's abstract name space, the first of
-    `Card.addresses`: it takes less time than TCP.
+    `ContactInfo.addresses`: it takes less time than TCP.
     """
 
-    def __init__(self, me: int, addresses: Sequence[str], host: str = "") -> None:
+    def __init__(self, me: int, addresses: Sequence[str], host_id: str = "") -> None:
         self.me = me
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._host = host.encode()
-        self._listeners = _listen(addresses)
-        if host:
-            self._listeners.insert(0, _listen_here(b"\0toolkit/" + secrets.token_hex(TOKEN_BYTES).encode()))
-        self.card = Card(self._token, tuple(_address(listener) for listener in self._listeners))
+        self._sockets = _listen_on_addresses(addresses)
+        if host_id:
+            self._sockets.insert(0, _listen_on_unix_socket(b"\0toolkit/" + secrets.token_hex(TOKEN_BYTES).encode()))
+        self.contact = ContactInfo(self._token, tuple(_address(listener) for listener in self._sockets))
 
-    def __enter__(self) -> "Door":
+    def __enter__(self) -> "Listener":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for listener in self._listeners:
+        for listener in self._sockets:
             listener.close()
 
     def connect(
-        self, cards: Sequence[Card], names: Sequence[str], within_s: float, hosts: Sequence[str] = ()
+        self, contacts: Sequence[ContactInfo], names: Sequence[str], within_s: float, host_ids: Sequence[str] = ()
     ) -> dict[int, socket.socket]:
-        """Return a blocking socket to each other rank. All ranks call this together, once, with all ranks' *cards*.
+        """Return a blocking socket to each other rank. All ranks call this together, once, with all ranks' *contacts*.
 
-        *names* are the ranks' names for messages, *hosts* their hosts' words: equal ones connect over unix sockets.
+        *names* are the ranks' names for messages, *host_ids* their hosts' IDs: ranks with equal IDs connect over unix
+        sockets.
+
         Raises:
             OSError: no address of a rank can be listened on, or a peer did not connect within *within_s*.
         """
-        if shut := [name for name, card in zip(names, cards, strict=True) if not card.addresses]:
-            raise ConnectionRefusedError(f"{shut[0]} has no address that it could listen on")
+        if unreachable := [name for name, contact in zip(names, contacts, strict=True) if not contact.addresses]:
+            raise ConnectionRefusedError(f"{unreachable[0]} has no address that it could listen on")
         deadline_s = time.monotonic() + within_s
         peers: dict[int, socket.socket] = {}
         try:
             for peer in range(self.me):
-                near = bool(hosts) and hosts[peer] == hosts[self.me] != ""
-                peers[peer] = self._connect_to(cards[peer], names[peer], near, deadline_s)
-            while len(peers) < len(cards) - 1:
-                self._accept(cards, names, peers, deadline_s)
+                is_same_host = bool(host_ids) and host_ids[peer] == host_ids[self.me] != ""
+                peers[peer] = self._connect_to(contacts[peer], names[peer], is_same_host, deadline_s)
+            while len(peers) < len(contacts) - 1:
+                self._accept(contacts, names, peers, deadline_s)
         except OSError:
-            for its in peers.values():
-                its.close()
+            for connection in peers.values():
+                connection.close()
             raise
-        for its in peers.values():
-            if its.family != socket.AF_UNIX:
-                its.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            its.settimeout(None)
+        for connection in peers.values():
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(None)
         return peers
 
-    def _connect_to(self, card: Card, name: str, near: bool, deadline_s: float) -> socket.socket:
-        tried = []
-        for address in card.addresses:
-            if isinstance(address, bytes) and not near:
+    def _connect_to(self, contact: ContactInfo, name: str, is_same_host: bool, deadline_s: float) -> socket.socket:
+        failures = []
+        for address in contact.addresses:
+            if isinstance(address, bytes) and not is_same_host:
                 continue
-            shown = "a unix socket" if isinstance(address, bytes) else f"{address[0]} port {address[1]}"
-            rest_s = min(CONNECT_WITHIN_S, max(0.01, deadline_s - time.monotonic()))
+            destination = "a unix socket" if isinstance(address, bytes) else f"{address[0]} port {address[1]}"
+            timeout_s = min(CONNECT_WITHIN_S, max(0.01, deadline_s - time.monotonic()))
             try:
-                its = _connected(address, rest_s)
+                connection = _connect(address, timeout_s)
             except OSError as error:
-                tried.append(f"{shown}: {error}")
+                failures.append(f"{destination}: {error}")
                 continue
             try:
-                its.sendall(HELLO.pack(card.token, self.me))
-                if hmac.compare_digest(its.recv(TOKEN_BYTES, socket.MSG_WAITALL), self._token):
-                    return its
-                tried.append(f"{shown}: another process answered")
+                connection.sendall(HELLO.pack(contact.token, self.me))
+                if hmac.compare_digest(connection.recv(TOKEN_BYTES, socket.MSG_WAITALL), self._token):
+                    return connection
+                failures.append(f"{destination}: another process answered")
             except OSError as error:
-                tried.append(f"{shown}: {error}")
-            its.close()
-        raise ConnectionRefusedError(f"{name} could not be reached ({'; '.join(tried) or 'it has no address'})")
+                failures.append(f"{destination}: {error}")
+            connection.close()
+        raise ConnectionRefusedError(f"{name} could not be reached ({'; '.join(failures) or 'it has no address'})")
 
     def _accept(
-        self, cards: Sequence[Card], names: Sequence[str], peers: dict[int, socket.socket], deadline_s: float
+        self, contacts: Sequence[ContactInfo], names: Sequence[str], peers: dict[int, socket.socket], deadline_s: float
     ) -> None:
         poll = select.poll()
-        by_descriptor = {listener.fileno(): listener for listener in self._listeners}
-        for listener in self._listeners:
+        by_descriptor = {listener.fileno(): listener for listener in self._sockets}
+        for listener in self._sockets:
             poll.register(listener, select.POLLIN)
         ready = poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
         if not ready:
-            absent = [names[peer] for peer in range(self.me + 1, len(cards)) if peer not in peers]
+            absent = [names[peer] for peer in range(self.me + 1, len(contacts)) if peer not in peers]
             raise TimeoutError(f"{', '.join(absent)} did not connect")
-        its, _ = by_descriptor[ready[0][0]].accept()
-        its.settimeout(CONNECT_WITHIN_S)
+        connection, _ = by_descriptor[ready[0][0]].accept()
+        connection.settimeout(CONNECT_WITHIN_S)
         with contextlib.suppress(OSError, struct.error):
-            said, peer = HELLO.unpack(its.recv(HELLO.size, socket.MSG_WAITALL))
-            if hmac.compare_digest(said, self._token) and self.me < peer < len(cards) and peer not in peers:
-                its.sendall(cards[peer].token)
-                peers[peer] = its
+            token, peer = HELLO.unpack(connection.recv(HELLO.size, socket.MSG_WAITALL))
+            if hmac.compare_digest(token, self._token) and self.me < peer < len(contacts) and peer not in peers:
+                connection.sendall(contacts[peer].token)
+                peers[peer] = connection
                 return
-        its.close()  # Another process's.
+        connection.close()  # Another process's.
 
 
-def _connected(address: Address, within_s: float) -> socket.socket:
+def _connect(address: Address, within_s: float) -> socket.socket:
     if not isinstance(address, bytes):
         return socket.create_connection(address, timeout=within_s)
-    its = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        its.settimeout(within_s)
-        its.connect(address)
+        connection.settimeout(within_s)
+        connection.connect(address)
     except OSError:
-        its.close()
+        connection.close()
         raise
-    return its
+    return connection
 
 
 def _address(listener: socket.socket) -> Address:
@@ -150,16 +151,16 @@ def _address(listener: socket.socket) -> Address:
     return str(host), int(port)
 
 
-def _listen_here(name: bytes) -> socket.socket:
+def _listen_on_unix_socket(name: bytes) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(name)
     listener.listen(BACKLOG)
     return listener
 
 
-def _listen(addresses: Sequence[str]) -> list[socket.socket]:
-    """Return a listening socket for each of *addresses* that can be listened on."""
-    found = []
+def _listen_on_addresses(addresses: Sequence[str]) -> list[socket.socket]:
+    """Return a listening socket for each of *addresses* on which this process can listen."""
+    listeners = []
     for address in addresses:
         listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
@@ -168,5 +169,5 @@ def _listen(addresses: Sequence[str]) -> list[socket.socket]:
         except OSError:
             listener.close()
             continue
-        found.append(listener)
-    return found
+        listeners.append(listener)
+    return listeners

@@ -24,9 +24,9 @@ class RankPosition(NamedTuple):
 def rank_position(environ: Mapping[str, str]) -> RankPosition:
     """Return the position that *environ* describes; missing local numbers mean one rank per host."""
     for family in FAMILIES:
-        found = [environ.get(name, "") for name in family]
-        if found[0].isdigit() and found[1].isdigit():
-            rank, size, local_rank, local_size = (int(value) if value.isdigit() else None for value in found)
+        texts = [environ.get(name, "") for name in family]
+        if texts[0].isdigit() and texts[1].isdigit():
+            rank, size, local_rank, local_size = (int(value) if value.isdigit() else None for value in texts)
             launcher = "torchrun" if family is FAMILIES[0] else "mpirun"
             return RankPosition(rank or 0, size or 1, local_rank or 0, local_size or 1, launcher)
     return RankPosition()
@@ -37,10 +37,10 @@ def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
     `train` sets MASTER_ADDR and MASTER_PORT; they are added only for ranks that it did not start.
     """
-    here = rank_position(environ)
-    if here.launcher != "mpirun":
+    position = rank_position(environ)
+    if position.launcher != "mpirun":
         return {}
-    values = {name: str(value) for name, value in zip(FAMILIES[0], here[:4], strict=True)}
+    values = {name: str(value) for name, value in zip(FAMILIES[0], position[:4], strict=True)}
     if "MASTER_ADDR" not in environ:
         values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": environ.get("MASTER_PORT", "7777")}
     return {name: value for name, value in values.items() if name not in environ}
@@ -48,6 +48,6 @@ def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables of AWS's library in *environ* without effect here, except those that every job gets."""
-    given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP", "LOCAL_RANK")
-    ordinary = {f"SMDATAPARALLEL_{name}" for name in given}
+    ordinary_names = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP", "LOCAL_RANK")
+    ordinary = {f"SMDATAPARALLEL_{name}" for name in ordinary_names}
     return tuple(sorted(name for name in environ.keys() - ordinary if name.startswith(("SMDATAPARALLEL_", "SMDDP_"))))

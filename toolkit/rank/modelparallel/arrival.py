@@ -3,7 +3,7 @@
 The rank hook loads it by its path at the start of every Python of a rank, so it imports almost nothing.
 """
 
-# What is watched, and the function of torch/hugging_face.py that adapts it.
+# Each watched module, and the function of torch/hugging_face.py that adapts it.
 WATCHED = {"transformers.training_args": "adapt_arguments", "transformers.trainer": "adapt_trainer"}
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]") -> None:
-    """Adapt what is watched as soon as it is imported; *watch_module* is `watch` of rank/mesh/arrival.py."""
+    """Adapt the watched modules as soon as they are imported; *watch_module* is `watch` of rank/mesh/arrival.py."""
     for name in WATCHED:
         watch_module(name, _load)
 

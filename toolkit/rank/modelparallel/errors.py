@@ -6,14 +6,14 @@ class SMPError(RuntimeError):
 
 
 class NotInitialized(SMPError):  # noqa: N818 - a state, as PeerLost
-    """A call that needs smp.init() came before it."""
+    """A function that needs smp.init() was called before it."""
 
-    def __init__(self, what: str = "This call") -> None:
-        super().__init__(f"{what} needs the ranks' connections: call smp.init() first")
+    def __init__(self, call: str = "This call") -> None:
+        super().__init__(f"{call} needs the ranks' connections: call smp.init() first")
 
 
-class Elsewhere(SMPError):  # noqa: N818 - a state, as PeerLost
-    """The rank *rank*, for which this one waits, is in a call of another kind: its message was one of *kind*."""
+class PeerInOtherCall(SMPError):  # noqa: N818 - a state, as PeerLost
+    """Rank *rank*, for which this rank waits, is in a call of another kind: it sent a message of *kind*."""
 
     def __init__(self, rank: int | None, kind: str) -> None:
         super().__init__(f"rank {rank} is in another call ({kind})")

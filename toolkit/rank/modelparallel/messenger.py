@@ -4,9 +4,9 @@ Goals: a small message costs one call into the kernel on each side and one chang
 peer; a dead peer is noticed at once by end of file, from whatever this rank waits for.
 
 `send` gives the kernel what it takes from the caller's own thread. Only what it does not take is left to the peer's
-writer thread, which is started at the first such message. A reader thread for each peer puts messages into boxes, or
-calls back. Waiting for a message fails as soon as any peer is lost: all ranks work on the same step, so nobody's answer
-is certain any more. What has come before the loss can still be received.
+writer thread, which is started at the first such message. A reader thread for each peer puts messages into mailboxes,
+or calls back. Waiting for a message fails as soon as any peer is lost: all ranks work on the same step, so no reply is
+certain any more. Messages that arrived before the loss can still be received.
 
 A frame: HEAD (the sizes of the address, the payload, the number of buffers), the buffers' sizes, the pickled address
 (kind, key), the pickled payload, the buffers.
@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolkit.rank.modelparallel.errors import Elsewhere, PeerLost
+from toolkit.rank.modelparallel.errors import PeerInOtherCall, PeerLost
 
 HEAD = struct.Struct("<IQI")
 GOODBYE = HEAD.pack(0, 0, 0)
@@ -35,21 +35,29 @@ FLUSH_WITHIN_S = 10.0
 # A host that vanishes without a word (power, cable) is noticed after half a minute.
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 
-Buffer = Any  # What memoryview takes.
+Buffer = Any  # Anything that memoryview takes.
 
 
 class Message(NamedTuple):
-    """What `source` sent. `buffers` are flat, writable, of bytes, and this message's own."""
+    """A message that arrived, unpickled."""
 
     source: int
+    """The rank that sent it."""
     kind: str
+    """The protocol to which it belongs, such as "allgather"."""
     key: Any
+    """Distinguishes the messages of a kind."""
     payload: Any
+    """The object that was sent."""
     buffers: list[memoryview]
+    """Flat, writable, of bytes; no other message has them."""
 
 
-class _Arrived(NamedTuple):
-    """A message whose payload is still pickled: it is loaded in the thread that takes it, which gets its errors."""
+class _PickledMessage(NamedTuple):
+    """A message whose payload is still pickled: the thread that receives it unpickles it, and gets its errors.
+
+    The fields are those of `Message`.
+    """
 
     source: int
     kind: str
@@ -57,7 +65,7 @@ class _Arrived(NamedTuple):
     payload: bytes
     buffers: list[memoryview]
 
-    def loaded(self) -> Message:
+    def unpickle(self) -> Message:
         return Message(self.source, self.kind, self.key, pickle.loads(self.payload), self.buffers)
 
 
@@ -67,20 +75,20 @@ class Messenger:
     def __init__(self, me: int, peers: Mapping[int, socket.socket], names: Sequence[str]) -> None:
         self.me = me
         self._names = tuple(names)
-        self._links = {peer: _Link(its) for peer, its in peers.items()}
+        self._links = {peer: _Link(connection) for peer, connection in peers.items()}
         self._lock = threading.RLock()
-        self._boxes: dict[tuple[str, Hashable], deque[_Arrived]] = {}
+        self._mailboxes: dict[tuple[str, Hashable], deque[_PickledMessage]] = {}
         self._waiters: dict[tuple[str, Hashable], list[_Waiter]] = {}
         self._callbacks: dict[str, Callable[[Message], None]] = {}
         self._on_lost: list[Callable[[PeerLost], None]] = []
-        self._left: dict[int, PeerLost] = {}  # Those that are lost or said goodbye.
+        self._departed: dict[int, PeerLost] = {}  # The ranks that are lost or said goodbye.
         self._failure: BaseException | None = None  # The first loss, or an error in a callback.
-        self._own: queue.SimpleQueue[_Arrived] = queue.SimpleQueue()
+        self._to_self: queue.SimpleQueue[_PickledMessage] = queue.SimpleQueue()
         self._is_closed = False
-        threading.Thread(target=self._deliver_own, name="smp-own", daemon=True).start()
+        threading.Thread(target=self._deliver_to_self, name="smp-to-self", daemon=True).start()
         for peer, link in self._links.items():
             link.start(self, peer)
-        _leave_in_children(self)
+        _close_in_children(self)
 
     def send(
         self, peer: int, kind: str, key: Hashable = None, payload: Any = None, buffers: Sequence[Buffer] = ()
@@ -97,19 +105,21 @@ class Messenger:
         body = pickle.dumps(payload, 5)
         if peer == self.me:
             copies = [memoryview(bytearray(memoryview(buffer).cast("B"))) for buffer in buffers]
-            self._own.put(_Arrived(peer, kind, key, body, copies))
+            self._to_self.put(_PickledMessage(peer, kind, key, body, copies))
             return
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         head = HEAD.pack(len(address), len(body), len(views))
         sizes = struct.pack(f"<{len(views)}Q", *(len(view) for view in views))
-        small = b"".join((head, sizes, address, body)) if len(body) < STAGE_BYTES else b"".join((head, sizes, address))
-        frame = [memoryview(small)]
+        frame_head = (
+            b"".join((head, sizes, address, body)) if len(body) < STAGE_BYTES else b"".join((head, sizes, address))
+        )
+        frame = [memoryview(frame_head)]
         if len(body) >= STAGE_BYTES:
             frame.append(memoryview(body))
         try:
             self._links[peer].send([*frame, *(view for view in views if len(view))])
         except OSError as error:
-            raise _again(self._left.get(peer) or self._lost(peer)) from error
+            raise _copy_for_thread(self._departed.get(peer) or self._loss_error(peer)) from error
 
     def receive(
         self,
@@ -121,66 +131,67 @@ class Messenger:
     ) -> Message:
         """Return the next message of *kind* and *key* from rank *source*, None: from any rank. Waits for it.
 
-        *instead*: kinds of messages of *source* after which it will send no such message (if is_elsewhere says so of
-        the payload, where it has that attribute).
+        *instead*: kinds of messages of *source* after which it will send no such message (unless the payload has an
+        attribute is_elsewhere that is false).
 
         Raises:
-            Elsewhere: one of those is here, and none of *kind* before it.
-            PeerLost: no such message is here, and *source* has said goodbye, or any rank is lost.
-            TimeoutError: none came within *timeout_s*.
+            PeerInOtherCall: one of those has arrived, and none of *kind* before it.
+            PeerLost: no such message has arrived, and *source* has said goodbye, or any rank is lost.
+            TimeoutError: none arrived within *timeout_s*.
         """
         waiter = _Waiter(source, instead)
         with self._lock:
-            box = self._boxes.get((kind, key))
-            if box:
-                for number, arrived in enumerate(box):
-                    if source is None or arrived.source == source:
-                        del box[number]
-                        if not box:
-                            del self._boxes[kind, key]
-                        return arrived.loaded()
-            if its := next((its for (its, _), box in self._boxes.items() if waiter.is_elsewhere(its, box)), None):
-                raise Elsewhere(source, its)
-            if failure := self._failure or self._gone(source):
-                raise _again(failure)
+            mailbox = self._mailboxes.get((kind, key))
+            if mailbox:
+                for number, message in enumerate(mailbox):
+                    if source is None or message.source == source:
+                        del mailbox[number]
+                        if not mailbox:
+                            del self._mailboxes[kind, key]
+                        return message.unpickle()
+            for (other_kind, _), mailbox in self._mailboxes.items():
+                if waiter.is_in_other_call(other_kind, mailbox):
+                    raise PeerInOtherCall(source, other_kind)
+            if failure := self._failure or self._loss_of(source):
+                raise _copy_for_thread(failure)
             self._waiters.setdefault((kind, key), []).append(waiter)
         try:
-            found = waiter.gift.get(timeout=timeout_s)
+            reply = waiter.reply.get(timeout=timeout_s)
         except queue.Empty:
             with self._lock:
                 waiters = self._waiters.get((kind, key), [])
                 if waiter in waiters:
                     waiters.remove(waiter)
-                    whom = "any rank" if source is None else self._names[source]
-                    raise TimeoutError(f"Timed out waiting {timeout_s:g} s for {whom} ({kind})") from None
-            found = waiter.gift.get()
-        if isinstance(found, BaseException):
-            raise _again(found)
-        return found.loaded()
+                    awaited = "any rank" if source is None else self._names[source]
+                    raise TimeoutError(f"Timed out waiting {timeout_s:g} s for {awaited} ({kind})") from None
+            reply = waiter.reply.get()
+        if isinstance(reply, BaseException):
+            raise _copy_for_thread(reply)
+        return reply.unpickle()
 
     def on(self, kind: str, callback: Callable[[Message], None]) -> None:
-        """Call *callback* with each message of *kind*, also with those that have come already.
+        """Call *callback* with each message of *kind*, also with those that have arrived already.
 
-        It is called in the source's reader thread, in order for each source, and must not block.
+        It runs in the source's reader thread, in order for each source, and must not block.
         """
         with self._lock:  # Readers that bring a message of this kind wait until the earlier ones are handed over.
-            early = [arrived for name, box in self._boxes.items() if name[0] == kind for arrived in box]
-            self._boxes = {name: box for name, box in self._boxes.items() if name[0] != kind}
-            for arrived in early:
-                callback(arrived.loaded())
+            waiting = [message for name, mailbox in self._mailboxes.items() if name[0] == kind for message in mailbox]
+            self._mailboxes = {name: mailbox for name, mailbox in self._mailboxes.items() if name[0] != kind}
+            for message in waiting:
+                callback(message.unpickle())
             self._callbacks[kind] = callback
 
     def on_lost(self, callback: Callable[[PeerLost], None]) -> None:
-        """Call *callback* when a rank is lost or says goodbye (`PeerLost.said_goodbye`), once for each; at once for
-        those that have left already. It is called in a reader thread and must not block."""
+        """Call *callback* once for each rank that is lost or says goodbye (`PeerLost.said_goodbye`); immediately for
+        those that have left already. It runs in a reader thread and must not block."""
         with self._lock:
             self._on_lost.append(callback)
-            already = list(self._left.values())
+            already = list(self._departed.values())
         for lost in already:
             callback(lost)
 
     def close(self) -> None:
-        """Say goodbye to all ranks, after what was sent before. Waits until the kernel has it all, 10 s at most."""
+        """Say goodbye to all ranks, after all earlier messages. Waits until the kernel has them all, 10 s at most."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -196,9 +207,9 @@ class Messenger:
         for link in self._links.values():
             link.socket.close()
 
-    def _deliver_own(self) -> None:
+    def _deliver_to_self(self) -> None:
         while True:
-            self._deliver(self._own.get())
+            self._deliver(self._to_self.get())
 
     def _read(self, peer: int, stream: "_Stream") -> None:
         """Deliver all messages of *peer*; returns when it has left."""
@@ -213,45 +224,45 @@ class Messenger:
                 sizes = struct.unpack(f"<{count}Q", stream.read(8 * count))
                 kind, key = pickle.loads(stream.read(address_bytes))
                 body = stream.read(body_bytes)
-                self._deliver(_Arrived(peer, kind, key, body, [stream.read_buffer(size) for size in sizes]))
+                self._deliver(_PickledMessage(peer, kind, key, body, [stream.read_buffer(size) for size in sizes]))
         except (OSError, EOFError):
             pass
-        self._leave(peer, said_goodbye)
+        self._mark_departed(peer, said_goodbye)
         with contextlib.suppress(OSError, EOFError):
             while said_goodbye:  # Until end of file: data that nobody reads would reset the connection.
                 stream.read(1)
 
-    def _deliver(self, arrived: _Arrived) -> None:
+    def _deliver(self, message: _PickledMessage) -> None:
         with self._lock:
-            callback = self._callbacks.get(arrived.kind)
+            callback = self._callbacks.get(message.kind)
             if callback is None:
-                name = (arrived.kind, arrived.key)
+                name = (message.kind, message.key)
                 waiters = self._waiters.get(name, [])
                 for number, waiter in enumerate(waiters):
-                    if waiter.source is None or waiter.source == arrived.source:
+                    if waiter.source is None or waiter.source == message.source:
                         del waiters[number]
                         if not waiters:
                             del self._waiters[name]
-                        waiter.gift.put(arrived)
+                        waiter.reply.put(message)
                         return
-                self._boxes.setdefault(name, deque()).append(arrived)
-                away = Elsewhere(arrived.source, arrived.kind)
-                self._wake(away, lambda waiter: waiter.is_elsewhere(arrived.kind, [arrived]))
+                self._mailboxes.setdefault(name, deque()).append(message)
+                other_call = PeerInOtherCall(message.source, message.kind)
+                self._wake(other_call, lambda waiter: waiter.is_in_other_call(message.kind, [message]))
                 return
         try:
-            callback(arrived.loaded())
+            callback(message.unpickle())
         except Exception as error:  # noqa: BLE001 - it belongs to the threads that wait: nobody else would see it
             self._fail(error)
 
-    def _leave(self, peer: int, said_goodbye: bool) -> None:
+    def _mark_departed(self, peer: int, said_goodbye: bool) -> None:
         with self._lock:
-            if peer in self._left or self._is_closed:
+            if peer in self._departed or self._is_closed:
                 return
-            lost = self._left[peer] = self._lost(peer, said_goodbye)
+            lost = self._departed[peer] = self._loss_error(peer, said_goodbye)
             callbacks = list(self._on_lost)
         self._links[peer].stop()
         if said_goodbye:
-            self._wake(lost, lambda waiter: self._gone(waiter.source) is not None)
+            self._wake(lost, lambda waiter: self._loss_of(waiter.source) is not None)
         else:
             self._fail(lost)
         for callback in callbacks:
@@ -263,56 +274,59 @@ class Messenger:
             failure = self._failure
         self._wake(failure, lambda _: True)
 
-    def _wake(self, error: BaseException, whom: "Callable[[_Waiter], bool]") -> None:
+    def _wake(self, error: BaseException, is_concerned: "Callable[[_Waiter], bool]") -> None:
         with self._lock:
             for name, waiters in list(self._waiters.items()):
                 for waiter in waiters:
-                    if whom(waiter):
-                        waiter.gift.put(error)
-                self._waiters[name] = [waiter for waiter in waiters if not whom(waiter)]
+                    if is_concerned(waiter):
+                        waiter.reply.put(error)
+                self._waiters[name] = [waiter for waiter in waiters if not is_concerned(waiter)]
 
-    def _gone(self, source: int | None) -> PeerLost | None:
-        """Return why no message of *source* can come any more, None if one can."""
+    def _loss_of(self, source: int | None) -> PeerLost | None:
+        """Return the error if no message of *source* can arrive any more, None if one can."""
         if source is None:
-            everybody = len(self._left) == len(self._links) > 0
-            return next(iter(self._left.values())) if everybody else None
-        return self._left.get(source)
+            everybody = len(self._departed) == len(self._links) > 0
+            return next(iter(self._departed.values())) if everybody else None
+        return self._departed.get(source)
 
-    def _lost(self, peer: int, said_goodbye: bool = False) -> PeerLost:
-        how = "reached its end" if said_goodbye else "ended or left"
-        return PeerLost(peer, f"Connection closed by peer: {self._names[peer]} {how}", said_goodbye)
+    def _loss_error(self, peer: int, said_goodbye: bool = False) -> PeerLost:
+        ending = "reached its end" if said_goodbye else "ended or left"
+        return PeerLost(peer, f"Connection closed by peer: {self._names[peer]} {ending}", said_goodbye)
 
 
 class _Waiter:
-    """A thread that waits for a message of *source*, None: of any rank; in vain once it sends one of *instead*."""
+    """A thread that waits for a message of *source* (None: of any rank). It gives up when *source* sends one of
+    *instead*."""
 
     def __init__(self, source: int | None, instead: Collection[str]) -> None:
         self.source = source
         self._instead = instead
-        self.gift: queue.SimpleQueue[_Arrived | BaseException] = queue.SimpleQueue()
+        self.reply: queue.SimpleQueue[_PickledMessage | BaseException] = queue.SimpleQueue()
 
-    def is_elsewhere(self, kind: str, box: "Iterable[_Arrived]") -> bool:
-        """Return whether one of the messages of *kind* in *box* says that the awaited one will not come."""
+    def is_in_other_call(self, kind: str, mailbox: "Iterable[_PickledMessage]") -> bool:
+        """Return whether one of the messages of *kind* in *mailbox* shows that the awaited one will not arrive."""
         return kind in self._instead and any(
-            getattr(arrived.loaded().payload, "is_elsewhere", True) for arrived in box if arrived.source == self.source
+            getattr(message.unpickle().payload, "is_elsewhere", True)
+            for message in mailbox
+            if message.source == self.source
         )
 
 
 class _Link:
     """The connection to one peer."""
 
-    def __init__(self, its: socket.socket) -> None:
-        self.socket = its
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
         self._changed = threading.Condition()
-        self._pending: list[memoryview] = []  # What the writer thread is to send.
+        self._pending: list[memoryview] = []  # For the writer thread to send.
         self._is_writing = False
         self._writer: threading.Thread | None = None
         self._is_stopped = False
-        if its.family != socket.AF_UNIX:
-            its.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in KEEPALIVE:
                 if hasattr(socket, name):
-                    its.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def start(self, messenger: Messenger, peer: int) -> None:
         """Read messages in a thread."""
@@ -320,7 +334,7 @@ class _Link:
         threading.Thread(target=messenger._read, args=(peer, stream), name=f"smp-from-{peer}", daemon=True).start()
 
     def send(self, views: list[memoryview]) -> None:
-        """Send *views*, one after the other; raises OSError where the peer has left."""
+        """Send *views*, one after the other; raises OSError if the peer has left."""
         with self._changed:
             if self._is_stopped:
                 raise BrokenPipeError
@@ -329,7 +343,7 @@ class _Link:
                     sent = self.socket.sendmsg(views[:IOV_MAX], (), socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     break
-                views = _rest(views, sent)
+                views = _skip_bytes(views, sent)
             if views:
                 self._pending.extend(views)
                 if self._writer is None:
@@ -338,7 +352,7 @@ class _Link:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Give up what is not sent: the peer has left."""
+        """Discard unsent data: the peer has left."""
         with self._changed:
             self._is_stopped = True
             self._pending = []
@@ -347,7 +361,7 @@ class _Link:
             self.socket.shutdown(socket.SHUT_WR)
 
     def finish(self, deadline_s: float) -> None:
-        """Wait until all is sent, then end this direction of the connection."""
+        """Wait until all data is sent, then shut down this direction of the connection."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_stopped or not (self._pending or self._is_writing), deadline_s - time.monotonic()
@@ -367,58 +381,58 @@ class _Link:
                 self._is_writing = True
             try:
                 while views:
-                    views = _rest(views, self.socket.sendmsg(views[:IOV_MAX]))
+                    views = _skip_bytes(views, self.socket.sendmsg(views[:IOV_MAX]))
             except OSError:
                 with self._changed:
                     self._is_writing = False
                     self._is_stopped = True
                     self._changed.notify_all()
-                return  # The reader sees the end of the connection, too, and says so.
+                return  # The reader thread sees the end of the connection, too, and reports it.
 
 
 class _Stream:
     """Reads from a socket through a small buffer, so that a small message takes one call into the kernel."""
 
-    def __init__(self, its: socket.socket) -> None:
-        self._socket = its
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._stage = memoryview(bytearray(STAGE_BYTES))
         self._ready = self._stage[:0]
 
     def read(self, count: int) -> bytes:
-        """Return the next *count* bytes; raises EOFError where the stream ends before."""
+        """Return the next *count* bytes; raises EOFError if the stream ends before."""
         if count <= len(self._ready):
-            found = bytes(self._ready[:count])
+            chunk = bytes(self._ready[:count])
             self._ready = self._ready[count:]
-            return found
-        into = bytearray(count)
-        self._fill(memoryview(into))
-        return bytes(into)
+            return chunk
+        buffer = bytearray(count)
+        self._fill(memoryview(buffer))
+        return bytes(buffer)
 
     def read_buffer(self, count: int) -> memoryview:
         """Return the next *count* bytes in memory of their own."""
-        into = memoryview(bytearray(count))  # Fresh pages of mmap take four times as long.
-        self._fill(into)
-        return into
+        buffer = memoryview(bytearray(count))  # Fresh pages of mmap take four times as long.
+        self._fill(buffer)
+        return buffer
 
-    def _fill(self, into: memoryview) -> None:
-        while len(into):
+    def _fill(self, target: memoryview) -> None:
+        while len(target):
             if not len(self._ready):
-                if len(into) >= STAGE_BYTES:
-                    count = self._socket.recv_into(into, 0, socket.MSG_WAITALL)
+                if len(target) >= STAGE_BYTES:
+                    count = self._socket.recv_into(target, 0, socket.MSG_WAITALL)
                     if not count:
                         raise EOFError
-                    into = into[count:]
+                    target = target[count:]
                     continue
                 count = self._socket.recv_into(self._stage)
                 if not count:
                     raise EOFError
                 self._ready = self._stage[:count]
-            count = min(len(into), len(self._ready))
-            into[:count] = self._ready[:count]
-            into, self._ready = into[count:], self._ready[count:]
+            count = min(len(target), len(self._ready))
+            target[:count] = self._ready[:count]
+            target, self._ready = target[count:], self._ready[count:]
 
 
-def _rest(views: list[memoryview], count: int) -> list[memoryview]:
+def _skip_bytes(views: list[memoryview], count: int) -> list[memoryview]:
     """Return what remains of *views* after their first *count* bytes."""
     done = 0
     while done < len(views) and count >= len(views[done]):
@@ -428,20 +442,20 @@ def _rest(views: list[memoryview], count: int) -> list[memoryview]:
     return [views[0][count:], *views[1:]] if views and count else views
 
 
-def _again(error: BaseException) -> BaseException:
+def _copy_for_thread(error: BaseException) -> BaseException:
     """Return a copy of *error* for this thread: one object raised in several threads would mix their tracebacks."""
     if isinstance(error, PeerLost):
         return PeerLost(error.rank, str(error), error.said_goodbye)
     return error
 
 
-def _leave_in_children(messenger: Messenger) -> None:
+def _close_in_children(messenger: Messenger) -> None:
     # A child (a DataLoader's worker) that kept the sockets open would hide the end of this rank from its peers.
-    known = weakref.ref(messenger)
+    reference = weakref.ref(messenger)
 
-    def leave() -> None:
-        here = known()
-        if here is not None:
-            here.abandon()
+    def close_sockets() -> None:
+        messenger = reference()
+        if messenger is not None:
+            messenger.abandon()
 
-    os.register_at_fork(after_in_child=leave)
+    os.register_at_fork(after_in_child=close_sockets)

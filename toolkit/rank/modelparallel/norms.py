@@ -1,4 +1,4 @@
-"""Notices a function that takes the norm of all gradients where this rank has a part of them, and says so once.
+"""Warns once when a function takes the norm of all gradients although this rank holds only a part of them.
 
 Such a function clips each rank's part by another factor. It cannot be made global: a rank that calls it alone would
 wait for the others.
@@ -21,12 +21,13 @@ def notice(
     name: str,
     instead: str,
     concerns: Callable[[Any], bool] = lambda _: True,
-    wrap: Callable[[Any], Any] = lambda made: made,
+    wrap: Callable[[Any], Any] = lambda function: function,
 ) -> None:
     """Replace the function *name* of the module *owner*, in all modules that have it by this name.
 
-    Its first argument is an iterable of parameters or gradients. *concerns* says of it, as a list, whether it is about
-    the divided model. *instead*: what to do. *wrap* makes of the new function what the modules get.
+    Its first argument is an iterable of parameters or gradients. *concerns* tells of it, as a list, whether it belongs
+    to the divided model. *instead*: the advice for the user. *wrap* converts the new function before the modules get
+    it.
     """
     original = getattr(owner, name)
     if hasattr(original, _MARK):
@@ -36,8 +37,8 @@ def notice(
         global _is_said
         if not _is_said and world.is_begun():
             first = first if hasattr(first, "shape") or isinstance(first, list | tuple | dict) else list(first)
-            here = world.current()
-            is_divided = here.cfg.partitions > 1 or here.cfg.tensor_parallel_degree > 1
+            current_world = world.current()
+            is_divided = current_world.cfg.partitions > 1 or current_world.cfg.tensor_parallel_degree > 1
             if is_divided and concerns(first):
                 _is_said = True
                 world.say(
@@ -54,8 +55,8 @@ def notice(
             return original(**kwargs)
         return noticing(*args, **kwargs) if args else noticing(kwargs.pop(first_name), **kwargs)
 
-    made = wrap(replaced)
-    setattr(made, _MARK, True)
+    replacement = wrap(replaced)
+    setattr(replacement, _MARK, True)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
-            setattr(module, name, made)
+            setattr(module, name, replacement)

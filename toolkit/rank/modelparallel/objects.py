@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from toolkit.rank.modelparallel import world
-from toolkit.rank.modelparallel.errors import Elsewhere, SMPError
+from toolkit.rank.modelparallel.errors import PeerInOtherCall, SMPError
 from toolkit.rank.modelparallel.messenger import Message
 
 STEP = "smp.step"  # The kind of the messages with which the first rank of a pipeline begins and ends a step.
@@ -17,7 +17,7 @@ COLLECTIVES = ("allgather", "barrier")
 
 
 class CommGroup(Enum):
-    """The groups of which every rank is in one of each kind; values are placement.KINDS."""
+    """The kinds of groups; every rank is in one group of each kind. Values are placement.KINDS."""
 
     WORLD = "world"
     MP_GROUP = "mp"
@@ -28,7 +28,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """How a rank is numbered: over all ranks, or within a group of this rank."""
+    """The numbering of a rank: over all ranks, or within a group of this rank."""
 
     WORLD_RANK = "world"
     MP_RANK = "mp"
@@ -45,8 +45,8 @@ def send(obj: Any, dest_rank: int, rank_type: RankType = RankType.WORLD_RANK) ->
         SMPError: no such rank.
         PeerLost: it has ended.
     """
-    here = world.current()
-    here.messenger.send(_world_rank(here, dest_rank, rank_type), "object", None, obj)
+    current_world = world.current()
+    current_world.messenger.send(_world_rank(current_world, dest_rank, rank_type), "object", None, obj)
 
 
 def recv_from(src_rank: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
@@ -56,26 +56,26 @@ def recv_from(src_rank: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
         SMPError: no such rank.
         PeerLost: a rank has ended, and nothing is here.
     """
-    here = world.current()
-    return here.messenger.receive(_world_rank(here, src_rank, rank_type), "object").payload
+    current_world = world.current()
+    return current_world.messenger.receive(_world_rank(current_world, src_rank, rank_type), "object").payload
 
 
 def broadcast(obj: Any, group: CommGroup = CommGroup.WORLD) -> None:
     """Send *obj* to all other ranks of *group*, which take it with `recv_from`."""
-    here = world.current()
-    for rank in here.group(_kind(group)):
-        if rank != here.rank:
-            here.messenger.send(rank, "object", None, obj)
+    current_world = world.current()
+    for rank in current_world.group(_kind(group)):
+        if rank != current_world.rank:
+            current_world.messenger.send(rank, "object", None, obj)
 
 
 def allgather(obj: Any, group: CommGroup = CommGroup.WORLD) -> list[Any]:
     """Return the objects of all ranks of *group*, in order of rank. All of them call it."""
-    return _gathered(obj, "allgather", _kind(group))
+    return _gather(obj, "allgather", _kind(group))
 
 
 def barrier(group: CommGroup = CommGroup.WORLD) -> None:
     """Return when all ranks of *group* have called this."""
-    _gathered(None, "barrier", _kind(group))
+    _gather(None, "barrier", _kind(group))
 
 
 def mp_barrier() -> None:
@@ -88,49 +88,50 @@ def dp_barrier() -> None:
     barrier(CommGroup.DP_GROUP)
 
 
-def _gathered(obj: Any, what: str, kind: str) -> list[Any]:
-    here = world.current()
-    ranks = here.group(kind)
-    key = (ranks, here.next_number(what, kind))
+def _gather(obj: Any, collective: str, kind: str) -> list[Any]:
+    current_world = world.current()
+    ranks = current_world.group(kind)
+    key = (ranks, current_world.next_number(collective, kind))
     for rank in ranks:
-        if rank != here.rank:
-            here.messenger.send(rank, what, key, obj)
-    found = {here.rank: obj}
-    first = here.group("pp")[0]
+        if rank != current_world.rank:
+            current_world.messenger.send(rank, collective, key, obj)
+    objects = {current_world.rank: obj}
+    first = current_world.group("pp")[0]
     # The pipeline's first rank comes first: it may be in a step, for which it needs this rank.
     for rank in sorted(ranks, key=lambda rank: rank != first):
-        if rank != here.rank:
-            found[rank] = receive(rank, what, key, f"smp.{what}()").payload
-    return [found[rank] for rank in ranks]
+        if rank != current_world.rank:
+            objects[rank] = receive(rank, collective, key, f"smp.{collective}()").payload
+    return [objects[rank] for rank in ranks]
 
 
-def receive(rank: int, kind: str, key: Hashable, doing: str) -> Message:
-    """Return the message of *kind* and *key* from *rank*, whom this rank's *doing* needs.
+def receive(rank: int, kind: str, key: Hashable, purpose: str) -> Message:
+    """Return the message of *kind* and *key* from *rank*, which this rank needs for *purpose*.
 
     Raises:
-        SMPError: *rank* is in a step or another gathering, for which it needs this one.
+        SMPError: *rank* is in a step or another collective, for which it needs this rank.
     """
-    here = world.current()
+    current_world = world.current()
     try:
-        return here.messenger.receive(rank, kind, key, instead=(STEP, *COLLECTIVES))
-    except Elsewhere as error:
-        its = "in a step" if error.kind == STEP else f"in another smp.{error.kind}()"
-        raise apart(here, f"in {doing}", rank, its) from error
+        return current_world.messenger.receive(rank, kind, key, instead=(STEP, *COLLECTIVES))
+    except PeerInOtherCall as error:
+        activity = "in a step" if error.kind == STEP else f"in another smp.{error.kind}()"
+        raise mutual_wait_error(current_world, f"in {purpose}", rank, activity) from error
 
 
-def apart(here: world.World, doing: str, other: int, its: str) -> SMPError:
-    """Return that this rank, *doing* that, and rank *other*, *its* doing, wait for each other."""
+def mutual_wait_error(current_world: world.World, activity: str, other: int, other_activity: str) -> SMPError:
+    """Return the error that this rank (in *activity*) and rank *other* (in *other_activity*) wait for each other."""
     return SMPError(
-        f"expected all ranks in the same call, found rank {here.rank} {doing} and rank {other} {its}: "
+        f"expected all ranks in the same call, found rank {current_world.rank} {activity} and "
+        f"rank {other} {other_activity}: "
         "they wait for each other. All ranks must run the same number of steps and make the same calls between them; a "
         "loop may not end on one rank alone"
     )
 
 
-def _world_rank(here: world.World, rank: int, rank_type: RankType) -> int:
+def _world_rank(current_world: world.World, rank: int, rank_type: RankType) -> int:
     if not isinstance(rank_type, RankType):
         raise SMPError(f"expected one of smp.RankType for rank_type, found {rank_type!r}")
-    ranks = here.group(rank_type.value)
+    ranks = current_world.group(rank_type.value)
     if rank not in range(len(ranks)):
         raise SMPError(f"expected a {rank_type.name} from 0 to {len(ranks) - 1}, found {rank!r}")
     return ranks[rank]

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 
 
-def try_to(write: Callable[[], None], what: str) -> None:
-    """Call *write*, which writes *what*; an OSError becomes a warning on stderr."""
+def try_to(write: Callable[[], None], description: str) -> None:
+    """Call *write*, which writes *description*; an OSError becomes a warning on stderr."""
     try:
         write()
     except OSError as error:
-        sys.stderr.write(f"[toolkit] smp: warning: {what} cannot be written ({error}); the training goes on\n")
+        sys.stderr.write(f"[toolkit] smp: warning: {description} cannot be written ({error}); the training goes on\n")

@@ -1,4 +1,4 @@
-"""What every rank can ask of its place: its numbers, the sizes and the ranks of its groups, by the library's names."""
+"""This rank's numbers, the sizes and the ranks of its groups, by the library's names."""
 
 from toolkit.rank.modelparallel import world
 

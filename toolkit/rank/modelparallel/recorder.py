@@ -1,4 +1,4 @@
-"""Records what this rank does for which microbatch, in some steps, for the report page (parallelism/timeline.py).
+"""Records the work of this rank for each microbatch, in some steps, for the report page (parallelism/timeline.py).
 
 Nothing is measured in the other steps, so that recording costs nothing.
 """
@@ -21,8 +21,9 @@ EVERY = 1000
 Kind = Literal["forward", "backward", "recompute"]
 
 
-def chosen(step: int) -> bool:
-    """Whether step *step* is recorded: the second to fourth (the first one traces the model), then every 1000th."""
+def is_recorded(step: int) -> bool:
+    """Return whether step *step* is recorded: the second to fourth (the first one traces the model), then every
+    1000th."""
     return 1 <= step <= 3 or (step > 0 and step % EVERY == 0)
 
 
@@ -51,13 +52,13 @@ class Recorder:
         rdp_rank: int,
         pipeline: str,
         meter: Meter | None = None,
-        chosen: Callable[[int], bool] = chosen,
+        is_recorded: Callable[[int], bool] = is_recorded,
     ) -> None:
         self._file = folder / timeline.FOLDER / f"{timeline.PREFIX}{rank}.jsonl"
         self._place = {"rank": rank, "pp_rank": pp_rank, "rdp_rank": rdp_rank}
         self._pipeline = pipeline
         self._meter = meter
-        self._chosen = chosen
+        self._is_recorded = is_recorded
         self._step = -1
         self._begin_ns = 0
         self._spans: list[Span] | None = None  # None: this step is not recorded.
@@ -65,7 +66,7 @@ class Recorder:
     def begin(self) -> None:
         """The next step begins."""
         self._step += 1
-        if self._chosen(self._step):
+        if self._is_recorded(self._step):
             self._spans = []
             self._begin_ns = time.monotonic_ns()
             if self._meter is not None:
@@ -77,13 +78,13 @@ class Recorder:
 
     @property
     def is_recording(self) -> bool:
-        """Whether this step is recorded."""
+        """True while this step is recorded."""
         return self._spans is not None
 
     def watching(self) -> AbstractContextManager[object]:
         """Count what this thread saves for the backward pass inside, if this step is recorded."""
-        watches = self._meter is not None and self._spans is not None
-        return self._meter.watching() if self._meter is not None and watches else contextlib.nullcontext()
+        is_counting = self._meter is not None and self._spans is not None
+        return self._meter.watching() if self._meter is not None and is_counting else contextlib.nullcontext()
 
     def add(self, kind: Kind, microbatch: int, begin_ns: int) -> None:
         """Record that *kind* of *microbatch* has taken from *begin_ns* until now."""
@@ -100,9 +101,14 @@ class Recorder:
             self.add(kind, microbatch, begin_ns)
 
     def end(
-        self, *, path: Literal["server", "chain", "graph"], microbatches: int, parameter_bytes: int, why: str = ""
+        self,
+        *,
+        path: Literal["server", "chain", "graph"],
+        microbatches: int,
+        parameter_bytes: int,
+        server_reason: str = "",
     ) -> None:
-        """The step ends. *path* ran it, *why* (RankStep.why); *parameter_bytes* are those that this rank holds."""
+        """The step ends. *path* ran it, *server_reason*: see RankStep; *parameter_bytes*: held by this rank."""
         spans, self._spans = self._spans, None
         if spans is None:
             return
@@ -119,7 +125,7 @@ class Recorder:
             parameter_bytes=parameter_bytes,
             peak_activation_bytes=None if self._meter is None else self._meter.take_peak(),
             spans=tuple(sorted(spans, key=lambda span: span.begin_ns)),
-            why=why,
+            server_reason=server_reason,
         )
         output.try_to(lambda: self._write(step), "the timeline of a step")
 

@@ -1,4 +1,4 @@
-"""What the microbatches of a step returned, as one value. Pure: what a tensor is, a framework says."""
+"""Joins the return values of a step's microbatches into one. Pure: the framework says which values are tensors."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,24 +8,25 @@ IsTensor = Callable[[Any], bool]
 
 
 def rebuilt(value: Any, change: Callable[[Any, str], Any]) -> Any:
-    """Return *value* with *change* of (each element, its place as text), if it is a container, else *value* itself.
+    """Return *value* with each element replaced by *change*(element, its place as text); *value* itself if it is no
+    container.
 
     Containers: lists, tuples and named tuples, dictionaries and other mappings, dataclasses.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(change(each, f".{name}") for name, each in zip(value._fields, value, strict=True)))
+        return type(value)(*(change(element, f".{name}") for name, element in zip(value._fields, value, strict=True)))
     if isinstance(value, list | tuple):
-        return type(value)(change(each, f"[{number}]") for number, each in enumerate(value))
+        return type(value)(change(element, f"[{number}]") for number, element in enumerate(value))
     if isinstance(value, Mapping):
-        changed = {key: change(each, f"[{key!r}]") for key, each in value.items()}
+        changed = {key: change(element, f"[{key!r}]") for key, element in value.items()}
         if type(value) is dict:
             return changed
         if dataclasses.is_dataclass(value):  # transformers' ModelOutput.
             return type(value)(**changed)
         return _mapping_like(value, changed)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: change(each, f".{name}") for name, each in own.items()})
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: change(element, f".{name}") for name, element in fields.items()})
     return value
 
 
@@ -41,19 +42,19 @@ def joined(
 ) -> Any:
     """Return *outputs*, one of each microbatch, as one value.
 
-    Tensors become what *of_tensors* makes of them all, every other value a list of one for each microbatch. Tuples,
-    mappings and dataclasses stay what they are, with such values in them; so do lists with a tensor at any depth. Other
-    lists are values, which may have another length in each microbatch. *keeps_none*: None of all microbatches is None.
+    *of_tensors* joins tensors; other values become a list with one element per microbatch. Tuples, mappings,
+    dataclasses and lists with a tensor at any depth are joined element by element. Other lists are values: they may
+    have another length in each microbatch. *keeps_none*: if all microbatches return None, so does this.
     """
-    if keeps_none and all(each is None for each in outputs):
+    if keeps_none and all(output is None for output in outputs):
         return None
-    if all(is_tensor(each) for each in outputs):
+    if all(is_tensor(output) for output in outputs):
         return of_tensors(outputs)
-    parts = [_elements(each, is_tensor) for each in outputs]
+    parts = [_elements_by_place(output, is_tensor) for output in outputs]
     first = parts[0]
     if first is None or any(
-        part is None or part.keys() != first.keys() or type(each) is not type(outputs[0])
-        for part, each in zip(parts, outputs, strict=True)
+        part is None or part.keys() != first.keys() or type(output) is not type(outputs[0])
+        for part, output in zip(parts, outputs, strict=True)
     ):
         return outputs
     return rebuilt(
@@ -64,28 +65,28 @@ def joined(
     )
 
 
-def _elements(value: Any, is_tensor: IsTensor) -> dict[str, Any] | None:
-    """Return the elements of *value* by their place, None: it is no container, or a list of other values."""
-    found: dict[str, Any] = {}
+def _elements_by_place(value: Any, is_tensor: IsTensor) -> dict[str, Any] | None:
+    """Return the elements of *value* by their place; None if it is no container, or a list without tensors."""
+    by_place: dict[str, Any] = {}
 
-    def note(each: Any, place: str) -> Any:
-        found[place] = each
-        return each
+    def note(element: Any, place: str) -> Any:
+        by_place[place] = element
+        return element
 
     if isinstance(value, list) and not _has_tensor(value, is_tensor):
         return None
-    return found if rebuilt(value, note) is not value else None
+    return by_place if rebuilt(value, note) is not value else None
 
 
 def _has_tensor(value: Any, is_tensor: IsTensor) -> bool:
     if is_tensor(value):
         return True
-    has = False
+    has_tensor = False
 
-    def look(each: Any, _: str) -> Any:
-        nonlocal has
-        has = has or _has_tensor(each, is_tensor)
-        return each
+    def check(element: Any, _: str) -> Any:
+        nonlocal has_tensor
+        has_tensor = has_tensor or _has_tensor(element, is_tensor)
+        return element
 
-    rebuilt(value, look)
-    return has
+    rebuilt(value, check)
+    return has_tensor

@@ -1,4 +1,4 @@
-"""The World: this process's parameters, place and connections. One per process, from smp.init() to its end."""
+"""The World: this process's parameters, placement and connections. One per process, from smp.init() to its end."""
 
 import atexit
 import json
@@ -16,8 +16,8 @@ from toolkit.errors import ContractError
 from toolkit.parallelism import parameters
 from toolkit.parallelism.parameters import Parameters
 from toolkit.parallelism.placement import Placement, place
-from toolkit.rank.mesh.host import this_host
-from toolkit.rank.mesh.mesh import Card, Door
+from toolkit.rank.mesh.host import identify_host
+from toolkit.rank.mesh.mesh import ContactInfo, Listener
 from toolkit.rank.mesh.position import RankPosition
 from toolkit.rank.modelparallel.errors import NotInitialized
 from toolkit.rank.modelparallel.messenger import Messenger
@@ -35,15 +35,15 @@ class World:
     See `begin` for the arguments.
     """
 
-    def __init__(self, cfg: Parameters, placement: Placement, here: RankPosition, messenger: Messenger) -> None:
+    def __init__(self, cfg: Parameters, placement: Placement, position: RankPosition, messenger: Messenger) -> None:
         self.cfg = cfg
         self.placement = placement
-        self.rank = here.rank
-        self.size = here.size
-        self.local_rank = here.local_rank
-        self.local_size = here.local_size
+        self.rank = position.rank
+        self.size = position.size
+        self.local_rank = position.local_rank
+        self.local_size = position.local_size
         self.messenger = messenger
-        self.is_profile = os.environ.get(PROFILE) == "1" and here.size == 1
+        self.is_profile = os.environ.get(PROFILE) == "1" and position.size == 1
         self.folder = Path(os.environ.get("SM_OUTPUT_DATA_DIR") or OUTPUT_DATA)
         self._groups: dict[str, tuple[int, ...]] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
@@ -58,19 +58,19 @@ class World:
         """Return this rank's number in its group of *kind*."""
         return self.group(kind).index(self.rank)
 
-    def next_number(self, what: str, kind: str) -> int:
-        """Return 1, 2, ...: the number of this call of the collective *what* in the group of *kind*."""
-        self._numbers[what, kind] += 1
-        return self._numbers[what, kind]
+    def next_number(self, collective: str, kind: str) -> int:
+        """Return 1, 2, ...: the number of this call of *collective* in the group of *kind*."""
+        self._numbers[collective, kind] += 1
+        return self._numbers[collective, kind]
 
 
 class _Introduction(NamedTuple):
-    """What each rank tells the others before they connect."""
+    """Each rank sends it to the others before they connect."""
 
     cfg: bytes
     host: str
-    word: str
-    card: Card
+    host_id: str
+    contact: ContactInfo
 
 
 _world: World | None = None
@@ -98,37 +98,49 @@ def is_begun() -> bool:
     return _world is not None
 
 
-def begin(given: Mapping[str, Any] | None, here: RankPosition, exchange: Exchange, environ: Mapping[str, str]) -> World:
+def begin(
+    script_parameters: Mapping[str, Any] | None,
+    position: RankPosition,
+    exchange: Exchange,
+    environ: Mapping[str, str],
+) -> World:
     """Connect this rank with all others and return its World. All ranks call this together.
 
-    *given* are the script's parameters, which add to those of the variable SM_HP_MP_PARAMETERS (`read_parameters`).
+    *script_parameters* add to those of the variable SM_HP_MP_PARAMETERS (`read_parameters`).
 
     Raises:
         ContractError: wrong parameters, or a number of ranks that does not fit them.
         ConnectionError, TimeoutError: a rank cannot be reached.
     """
     global _world
-    cfg, placement = check(given, here, environ)
-    host = this_host(environ)
-    with Door(here.rank, host.addresses(), host.word) as door:
-        named = environ.get("SM_CURRENT_HOST") or socket.gethostname()
-        said = [
-            _Introduction(*each)
-            for each in exchange(tuple(_Introduction(msgspec.json.encode(cfg), named, host.word, door.card)))
+    cfg, placement = check(script_parameters, position, environ)
+    host = identify_host(environ)
+    with Listener(position.rank, host.addresses(), host.host_id) as listener:
+        host_name = environ.get("SM_CURRENT_HOST") or socket.gethostname()
+        introductions = [
+            _Introduction(*introduction)
+            for introduction in exchange(
+                tuple(_Introduction(msgspec.json.encode(cfg), host_name, host.host_id, listener.contact))
+            )
         ]
-        _check_same(said)
+        _check_same_parameters(introductions)
         names = [
-            f"rank {rank} (partition {placement.coordinates(rank)['P']}, host {its.host})"
-            for rank, its in enumerate(said)
+            f"rank {rank} (partition {placement.coordinates(rank)['P']}, host {introduction.host})"
+            for rank, introduction in enumerate(introductions)
         ]
-        peers = door.connect([Card(*each.card) for each in said], names, CONNECT_WITHIN_S, [each.word for each in said])
-    _world = World(cfg, placement, here, Messenger(here.rank, peers, names))
+        peers = listener.connect(
+            [ContactInfo(*introduction.contact) for introduction in introductions],
+            names,
+            CONNECT_WITHIN_S,
+            [introduction.host_id for introduction in introductions],
+        )
+    _world = World(cfg, placement, position, Messenger(position.rank, peers, names))
     atexit.register(end)
     return _world
 
 
 def check(
-    given: Mapping[str, Any] | None, here: RankPosition, environ: Mapping[str, str]
+    script_parameters: Mapping[str, Any] | None, position: RankPosition, environ: Mapping[str, str]
 ) -> tuple[Parameters, Placement]:
     """Return the parameters and the placement of the ranks; the arguments are `begin`'s.
 
@@ -137,65 +149,67 @@ def check(
     Raises:
         ContractError: as `begin`.
     """
-    cfg = read_parameters(given, environ)
-    if environ.get(PROFILE) == "1" and here.size == 1:
+    cfg = read_parameters(script_parameters, environ)
+    if environ.get(PROFILE) == "1" and position.size == 1:
         return cfg, place(1, 1, 1, cfg.placement_strategy, PROFILE)
-    source = parameters.SCRIPT if given else parameters.VARIABLE
-    return cfg, place(here.size, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, source)
+    source = parameters.SCRIPT if script_parameters else parameters.VARIABLE
+    return cfg, place(position.size, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, source)
 
 
 def end() -> None:
-    """Say goodbye to the other ranks. Not after an exception: they then see this rank as lost, with its error."""
+    """Say goodbye to the other ranks, but not after an exception: they then see this rank as lost, with its error."""
     global _world
-    ended, _world = _world, None
+    ending_world, _world = _world, None
     atexit.unregister(end)
-    if ended is not None and not hasattr(sys, "last_value"):
-        ended.messenger.close()
+    if ending_world is not None and not hasattr(sys, "last_value"):
+        ending_world.messenger.close()
 
 
-def read_parameters(given: Mapping[str, Any] | None, environ: Mapping[str, str]) -> Parameters:
-    """Return the parameters of the platform, which it has put into the environment, with those of *given*.
+def read_parameters(script_parameters: Mapping[str, Any] | None, environ: Mapping[str, str]) -> Parameters:
+    """Return the job's parameters, which the platform put into the environment, completed by *script_parameters*.
 
-    The platform's hold; what they do not say is taken from *given*, the script's.
+    Where both name a parameter, the job's value holds.
 
     Raises:
         ContractError: there are none, or wrong ones.
     """
-    return parameters.merged(_of_platform(environ), given or {})[0]
+    return parameters.merge(_read_job_parameters(environ), script_parameters or {})[0]
 
 
-def notes(given: Mapping[str, Any] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line if parameters in *given*, the script's, differ from the platform's, which hold."""
-    differences = parameters.merged(_of_platform(environ), given or {})[1]
+def notes(script_parameters: Mapping[str, Any] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line if *script_parameters* differ from the job's, which hold."""
+    differences = parameters.merge(_read_job_parameters(environ), script_parameters or {})[1]
     if not differences:
         return ()
-    named = ", ".join(f"{each.name} {each.job!r} (the script has {each.script!r})" for each in differences)
-    return (f"the job's mp_parameters hold before those of {parameters.SCRIPT}: {named}",)
+    listed = ", ".join(
+        f"{difference.name} {difference.job!r} (the script has {difference.script!r})" for difference in differences
+    )
+    return (f"the job's mp_parameters hold before those of {parameters.SCRIPT}: {listed}",)
 
 
-def _of_platform(environ: Mapping[str, str]) -> dict[str, Any]:
+def _read_job_parameters(environ: Mapping[str, str]) -> dict[str, Any]:
     text = environ.get(parameters.VARIABLE, "")
     try:
-        found = json.loads(text) if text else {}
+        job_parameters = json.loads(text) if text else {}
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        job_parameters = None
+    if not isinstance(job_parameters, dict):
         raise ContractError(
             f"expected a JSON object, found {text!r}",
             where=parameters.VARIABLE,
             hint='It comes from the hyperparameter mp_parameters, for example {"partitions": 2}.',
         )
-    return found
+    return job_parameters
 
 
-def _check_same(said: "list[_Introduction]") -> None:
-    for other, its in enumerate(said):
-        if its.cfg != said[0].cfg:
-            ours, theirs = json.loads(said[0].cfg), json.loads(its.cfg)
-            name = next(name for name in ours if ours[name] != theirs[name])
+def _check_same_parameters(introductions: "list[_Introduction]") -> None:
+    for rank, introduction in enumerate(introductions):
+        if introduction.cfg != introductions[0].cfg:
+            rank_0_parameters, rank_parameters = json.loads(introductions[0].cfg), json.loads(introduction.cfg)
+            name = next(name for name in rank_0_parameters if rank_0_parameters[name] != rank_parameters[name])
             raise ContractError(
-                f"expected the same parameters on all ranks, found {name} {ours[name]!r} on rank 0 and "
-                f"{theirs[name]!r} on rank {other}",
+                f"expected the same parameters on all ranks, found {name} {rank_0_parameters[name]!r} on rank 0 and "
+                f"{rank_parameters[name]!r} on rank {rank}",
                 where=parameters.VARIABLE,
                 hint="Give all hosts the same hyperparameters.",
             )

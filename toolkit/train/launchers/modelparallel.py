@@ -51,7 +51,7 @@ def check(job: Job, ranks: int) -> None:
         return
     placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
     if cfg.partition_file and job.cluster.takes_part and job.script is not None:
-        decision.for_partitions(job.script.folder / cfg.partition_file, cfg.partitions, PARAMETERS)
+        decision.read_for_partitions(job.script.folder / cfg.partition_file, cfg.partitions, PARAMETERS)
 
 
 def helper(job: Job) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def at(place: int, rank: int) -> int:
 
 shared_memory = SharedMemoryGroup(me, tuple(f"rank {rank}" for rank in range(size)), timeout_s)
 if scene == "one has no socket" and me == 1:
-    put("door/1", "")
+    put("listener/1", "")
     sys.exit()
 try:
     shared_memory.connect(put, get, BYTES, 60.0)

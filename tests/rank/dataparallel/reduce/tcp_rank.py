@@ -63,7 +63,7 @@ if scene == "the first address leads elsewhere" and me == 0:
     store.put("elsewhere", str(elsewhere.getsockname()[1]))
 if scene == "a stranger calls" and me == 1:
     for said in (b"", b"GET /", HELLO.pack(b"x" * 16, 1)):
-        strange = socket.create_connection(json.loads(store.get("door/0"))[1][0])
+        strange = socket.create_connection(json.loads(store.get("contact/0"))[1][0])
         strange.sendall(said)
         strange.shutdown(socket.SHUT_WR)
         strangers.append(strange)

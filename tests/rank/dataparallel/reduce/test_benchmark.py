@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.rank.dataparallel.reduce.benchmark import Timing, threshold
+from toolkit.rank.dataparallel.reduce.benchmark import Timing, choose_threshold
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_the_hierarchical_way_begins_where_it_is_faster_from_there_on(
 ) -> None:
     measured = [Timing(1 << number, native, ours) for number, (native, ours) in enumerate(times)]
 
-    assert threshold(measured, 0.9) == expected
+    assert choose_threshold(measured, 0.9) == expected
 
 
 def test_the_order_of_measuring_does_not_matter() -> None:
     measured = [Timing(4, 4.0, 1.0), Timing(1, 1.0, 2.0), Timing(2, 2.0, 1.0)]
 
-    assert threshold(measured, 0.9) == 2
+    assert choose_threshold(measured, 0.9) == 2

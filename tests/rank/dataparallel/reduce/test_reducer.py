@@ -86,7 +86,7 @@ def test_only_sums_of_floats_are_reduced_hierarchically(one_host: list[tuple[int
 
 
 def test_the_choice_is_told_on_rank_0(one_host: list[tuple[int, list[str], str]]) -> None:
-    assert "[toolkit] smddp: all-reduce: shared memory from 64 KiB (ms, it/gloo: 64 KiB " in one_host[0][2]
+    assert "[toolkit] smddp: all-reduce: shared memory from 64 KiB (ms, hierarchical/gloo: 64 KiB " in one_host[0][2]
     assert "[toolkit] smddp: all-reduce" not in one_host[1][2]
 
 

@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from toolkit.rank.dataparallel.exceptions import SMDDPError
-from toolkit.rank.dataparallel.tf.agreement import DEPTH, KNOWN_CALLS, Agreement, Call, Reduction, difference
+from toolkit.rank.dataparallel.tf.agreement import (
+    DEPTH,
+    KNOWN_CALLS,
+    AllReduceCall,
+    CollectiveAgreement,
+    CollectiveCall,
+    describe_difference,
+)
 from toolkit.rank.mesh.position import RankPosition
 
 pytestmark = pytest.mark.skipif(find_spec("numpy") is None, reason="not installed: numpy")
 
-PLAIN = Call("an all-reduce (sum)", ("float32 (3,)", "float32 (4,)"), ("w", "b"))
+PLAIN = CollectiveCall("an all-reduce (sum)", ("float32 (3,)", "float32 (4,)"), ("w", "b"))
 
 
 @pytest.mark.parametrize(
@@ -36,14 +43,14 @@ PLAIN = Call("an all-reduce (sum)", ("float32 (3,)", "float32 (4,)"), ("w", "b")
         ),
     ],
 )
-def test_the_first_difference_is_named_with_its_ranks(other: Call, text: str) -> None:
-    assert text in difference([PLAIN, other, PLAIN])
+def test_the_first_difference_is_named_with_its_ranks(other: CollectiveCall, text: str) -> None:
+    assert text in describe_difference([PLAIN, other, PLAIN])
 
 
 def test_a_tensor_without_a_known_name_has_its_number() -> None:
     nameless = PLAIN._replace(names=())
 
-    assert "for tensor 1: float32 (4,) on rank 0; none on rank 1" in difference(
+    assert "for tensor 1: float32 (4,) on rank 0; none on rank 1" in describe_difference(
         [nameless, nameless._replace(tensors=("float32 (3,)", "none"))]
     )
 
@@ -72,37 +79,37 @@ class ThreadRank:
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting = meeting
-        self.place = RankPosition(rank, len(meeting.calls), rank, len(meeting.calls), "mpirun")
+        self.position = RankPosition(rank, len(meeting.calls), rank, len(meeting.calls), "mpirun")
 
     def allreduce(self, array: Any, op: str) -> None:
         import numpy as np
 
         combine: Any = {"sum": np.sum, "min": np.min, "max": np.max}[op]
-        array[...] = self.meeting.exchange(self.place.rank, op, array, lambda every: combine(every, axis=0))
+        array[...] = self.meeting.exchange(self.position.rank, op, array, lambda every: combine(every, axis=0))
 
     def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
         return False
 
     def broadcast(self, array: Any, root: int) -> None:
-        array[...] = self.meeting.exchange(self.place.rank, f"from {root}", array, lambda every: every[root])
+        array[...] = self.meeting.exchange(self.position.rank, f"from {root}", array, lambda every: every[root])
 
     def is_equal(self, number: int) -> bool:
         import numpy as np
 
         numbers = np.array([number])
         return bool(
-            self.meeting.exchange(self.place.rank, "compare", numbers, lambda every: len({int(n[0]) for n in every}))
+            self.meeting.exchange(self.position.rank, "compare", numbers, lambda every: len({int(n[0]) for n in every}))
             == 1
         )
 
 
-def on_ranks(program: Callable[[Agreement, int], Any], size: int = 2) -> tuple[list[Any], list[str]]:
+def on_ranks(program: Callable[[CollectiveAgreement, int], Any], size: int = 2) -> tuple[list[Any], list[str]]:
     """Return what *program* returned on each rank, and the exchanges."""
     meeting = Meeting(size)
 
     def run(rank: int) -> Any:
         try:
-            return program(Agreement(ThreadRank(meeting, rank)), rank)
+            return program(CollectiveAgreement(ThreadRank(meeting, rank)), rank)
         except BaseException:
             meeting.barrier.abort()
             raise
@@ -122,7 +129,7 @@ def arrays(*sizes: int, kind: str = "f8", value: float = 1) -> list[Any]:
 
 
 def test_a_call_that_repeats_takes_one_exchange() -> None:
-    def program(agreement: Agreement, rank: int) -> list[float]:
+    def program(agreement: CollectiveAgreement, rank: int) -> list[float]:
         return [
             float(agreement.allreduce(op, arrays(3, 4, kind=kind, value=rank + 1))[1][0].real)
             for op, kind in (("average", "f8"), ("sum", "f4"), ("min", "u4"), ("max", "i8"), ("sum", "c8"))
@@ -136,7 +143,7 @@ def test_a_call_that_repeats_takes_one_exchange() -> None:
 
 
 def test_steps_and_the_end_of_each_epoch_are_expected() -> None:
-    def program(agreement: Agreement, rank: int) -> int:
+    def program(agreement: CollectiveAgreement, rank: int) -> int:
         wrong = 0
         for epoch in range(10):
             for step in range(3):
@@ -152,7 +159,7 @@ def test_steps_and_the_end_of_each_epoch_are_expected() -> None:
     assert exchanges.count("compare") < 12  # Of 40 calls: in the first two epochs.
 
 
-CALLS: dict[str, Callable[[Agreement, int], list[Any]]] = {
+CALLS: dict[str, Callable[[CollectiveAgreement, int], list[Any]]] = {
     "sum": lambda agreement, rank: agreement.allreduce("sum", arrays(3, 4)),
     "average": lambda agreement, rank: agreement.allreduce("average", arrays(3, 4)),
     "min": lambda agreement, rank: agreement.allreduce("min", arrays(3, 4)),
@@ -174,7 +181,7 @@ CALLS: dict[str, Callable[[Agreement, int], list[Any]]] = {
 
 @pytest.mark.parametrize("usual", CALLS)
 def test_a_rank_with_another_call_than_usual_is_named_and_all_go_on(usual: str) -> None:
-    def program(agreement: Agreement, rank: int) -> list[int]:
+    def program(agreement: CollectiveAgreement, rank: int) -> list[int]:
         for other in CALLS:
             for _ in range(DEPTH + 2):
                 CALLS[usual](agreement, rank)
@@ -195,7 +202,7 @@ def test_a_rank_with_another_call_than_usual_is_named_and_all_go_on(usual: str) 
 
 @pytest.mark.parametrize("usual", CALLS)
 def test_ranks_with_other_numbers_of_steps_are_named(usual: str) -> None:
-    def program(agreement: Agreement, rank: int) -> str:
+    def program(agreement: CollectiveAgreement, rank: int) -> str:
         try:
             for _ in range(DEPTH + 3 + rank % 2):
                 CALLS[usual](agreement, rank)
@@ -215,7 +222,7 @@ def test_ranks_with_other_numbers_of_steps_are_named(usual: str) -> None:
 
 
 def test_ranks_that_end_together_end_without_an_error() -> None:
-    def program(agreement: Agreement, rank: int) -> None:
+    def program(agreement: CollectiveAgreement, rank: int) -> None:
         for _ in range(DEPTH + 3):
             agreement.allreduce("sum", arrays(3))
         agreement.end()
@@ -228,14 +235,14 @@ def test_many_ranks_with_another_call_are_noticed_though_their_marks_wrap_around
     import numpy as np
 
     for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8", "c8"):
-        reduction = Reduction("sum", 1, ((np.dtype(kind), (1,)),))
+        reduction = AllReduceCall("sum", 1, ((np.dtype(kind), (1,)),))
         assert reduction.can_be_expected == (kind[1] not in "12" or kind[0] == "f")
 
 
 def test_random_programs_give_each_call_its_result() -> None:
     """Programs in which all ranks make the same calls, in an order that no history predicts."""
 
-    def program(agreement: Agreement, rank: int) -> int:
+    def program(agreement: CollectiveAgreement, rank: int) -> int:
         order = random.Random(5)
         wrong = 0
         for _ in range(600):
@@ -268,7 +275,7 @@ def test_the_number_of_a_call_tells_its_name_types_and_shapes() -> None:
         ("sum", [w[:0], b]),
         ("sum", []),
     ]
-    agreement = Agreement(ThreadRank(Meeting(2), 0))
+    agreement = CollectiveAgreement(ThreadRank(Meeting(2), 0))
 
     numbers = [agreement._number(name, tensors) for name, tensors in calls]
     for size in range(KNOWN_CALLS):  # More than are kept.

@@ -34,7 +34,7 @@ def test_a_bucket_holds_what_fits_and_one_array_at_least(
 def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
     import numpy as np
 
-    from toolkit.rank.dataparallel.tf.fuse import through
+    from toolkit.rank.dataparallel.tf.fuse import fuse_and_move
 
     given = [
         np.ones((2, 3), "f4"),
@@ -49,7 +49,7 @@ def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
         moved.append((flat.dtype.str[1:], float(flat.sum())))
         flat *= 2
 
-    made = through(given, 1000, double)
+    made = fuse_and_move(given, 1000, double)
 
     assert moved == [("f4", 8), ("i8", 2), ("f4", 3)]
     assert [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in given]
@@ -60,9 +60,9 @@ def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
 def test_results_begin_where_tensorflow_takes_them_over_without_a_copy() -> None:
     import numpy as np
 
-    from toolkit.rank.dataparallel.tf.fuse import ALIGN_BYTES, through
+    from toolkit.rank.dataparallel.tf.fuse import ALIGN_BYTES, fuse_and_move
 
-    made = through([np.ones(size, "f4") for size in (3, 1, 17, 100)], 10_000, lambda flat: None)
+    made = fuse_and_move([np.ones(size, "f4") for size in (3, 1, 17, 100)], 10_000, lambda flat: None)
 
     assert [one.ctypes.data % ALIGN_BYTES for one in made] == [0, 0, 0, 0]
     assert len({id(one.base) for one in made}) == 1

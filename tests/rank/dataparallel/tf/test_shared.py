@@ -48,7 +48,7 @@ def test_arrays_of_all_sizes_are_summed_into_others_alike_on_all_ranks(tmp_path:
                 assert (took, alike, kept) == (True, True, True), name
                 assert error < (1e-5 if name.startswith("f4") else 1e-14), name
         assert (found["small"], found["integers"], found["paths"]) == (False, False, ["shared memory"])
-    assert errors.count("all-reduce: shared memory from 64 KiB (ms, it/MPI: 64 KiB ") == 1
+    assert errors.count("all-reduce: shared memory from 64 KiB (ms, shared memory/MPI: 64 KiB ") == 1
 
 
 def test_what_is_slower_than_mpi_is_left_to_mpi(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_is_slower_than_mpi_is_left_to_mpi(tmp_path: Path) -> None:
 
     assert code == 0, errors
     assert said == [{"first": False, "second": False}] * 2
-    assert errors.count("all-reduce: shared memory is not faster (ms, it/MPI: ") == 1
+    assert errors.count("all-reduce: shared memory is not faster (ms, shared memory/MPI: ") == 1
 
 
 def test_ranks_with_arrays_of_other_sizes_name_both(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_large_tensors_have_the_same_results_and_the_given_ones_stay(ran: tuple[
             "int32": [[3], [2]] * 2,
         }
         assert said["unchanged"]
-    assert ran[1].count("(ms, it/MPI: 64 KiB ") == 2  # Once for each init().
+    assert ran[1].count("(ms, shared memory/MPI: 64 KiB ") == 2  # Once for each init().
 
 
 @pytest.mark.parametrize("how", ["tape", "fit"])

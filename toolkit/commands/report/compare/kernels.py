@@ -6,7 +6,7 @@ from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.model import Block, Cell, Column, Table, Words
 from toolkit.commands.report.sections import traced
 from toolkit.traces import names
-from toolkit.traces.figures import Figures, figures
+from toolkit.traces.figures import TraceFigures, compute_figures
 
 TOP = 5
 MISSING = '{jobs}: no trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the jobs.'
@@ -40,7 +40,7 @@ def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
     return [*made, *_build_collectives({label: found for label, found in traces.items() if found is not None})]
 
 
-def _build_collectives(traces: Mapping[str, Figures]) -> list[Block]:
+def _build_collectives(traces: Mapping[str, TraceFigures]) -> list[Block]:
     """Return a table of the collectives of each job: those that a change brings, or saves, are seen there."""
     ran = {label: _sum_communication(found) for label, found in traces.items()}
     every = sorted({name for found in ran.values() for name in found})
@@ -59,7 +59,7 @@ def _build_collectives(traces: Mapping[str, Figures]) -> list[Block]:
     return [Table(id="collectives", title="Collectives", columns=tuple(columns), rows=tuple(rows), note=note)]
 
 
-def _sum_communication(found: Figures) -> dict[str, tuple[float, float]]:
+def _sum_communication(found: TraceFigures) -> dict[str, tuple[float, float]]:
     """Return calls and milliseconds a step, by collective: of the kernels, or where there are none of annotations."""
     steps = len(found.steps) or 1
     timed = [(each.name, each.calls, each.total_s) for each in found.operators if each.communicates]
@@ -68,16 +68,16 @@ def _sum_communication(found: Figures) -> dict[str, tuple[float, float]]:
     ]
     calls: dict[str, list[float]] = {}
     for name, count, total_s in timed:
-        of_name = calls.setdefault(names.collective(name), [0, 0.0])
+        of_name = calls.setdefault(names.normalize_collective(name), [0, 0.0])
         of_name[0] += count / steps
         of_name[1] += 1000 * total_s / steps
     return {name: (round(count, 2), round(total_ms, 3)) for name, (count, total_ms) in calls.items()}
 
 
-def _read_figures(job: ComparedJob) -> Figures | None:
+def _read_figures(job: ComparedJob) -> TraceFigures | None:
     """Return the figures of the first rank's newest trace, None without one."""
     for trace in traced.read_traces(job.job).traces:
-        found = figures(trace)
+        found = compute_figures(trace)
         if found.operators:
             return found
     return None

@@ -3,10 +3,10 @@
 from toolkit.commands.report.model import Column, Table
 from toolkit.commands.report.sections.traced import TracePair
 from toolkit.commands.report.sections.words import count_words
-from toolkit.traces.chrome import Trace
-from toolkit.traces.difference import Difference, difference
+from toolkit.traces.chrome import ChromeTrace
+from toolkit.traces.difference import TraceDifference, compare_traces
 from toolkit.traces.figures import TOP
-from toolkit.traces.ranks import together
+from toolkit.traces.ranks import compare_ranks
 
 LONGEST = 40  # Letters of a name in a table.
 NARROW = 30  # Beside five columns of numbers: a terminal has 100.
@@ -18,20 +18,20 @@ def compare_pair(pair: TracePair) -> Table:
     take equally long, the one that the other waits for."""
     one, other = pair.first, pair.second
     ranks = pair.first_rank, pair.second_rank
-    found = difference(one, other)
+    found = compare_traces(one, other)
     if (found.first_step_s or 0) < (found.second_step_s or 0):
         one, other, ranks = other, one, ranks[::-1]
-    if (late := together([one, other]).straggler) is not None and late == other.rank:
+    if (late := compare_ranks([one, other]).straggler) is not None and late == other.rank:
         one, other, ranks = other, one, ranks[::-1]
     name = pair.window.replace("/", "-")
     return build_difference_table(f"difference-{name}", pair.window, one, other, *ranks)
 
 
 def build_difference_table(
-    name: str, window: str, slow: Trace, healthy: Trace, slow_rank: int, healthy_rank: int
+    name: str, window: str, slow: ChromeTrace, healthy: ChromeTrace, slow_rank: int, healthy_rank: int
 ) -> Table:
     """Return the table with the id *name* of what *slow* does more than *healthy*, the largest difference first."""
-    found = difference(slow, healthy)
+    found = compare_traces(slow, healthy)
     one, two = f"rank {slow_rank}", f"rank {healthy_rank}"
     return Table(
         id=name,
@@ -62,7 +62,7 @@ def shorten_name(name: str, longest: int = LONGEST) -> str:
     return name if len(name) <= longest else f"{name[: longest - 15]}...{name[-12:]}"
 
 
-def _build_note(found: Difference, one: str, two: str) -> str:
+def _build_note(found: TraceDifference, one: str, two: str) -> str:
     left = len(found.changes) - TOP
     more = f" {count_words(left, 'smaller difference')} left out." if left > 0 else ""
     return (

@@ -10,8 +10,8 @@ from toolkit.commands.report.sections.compared import MILLI, shorten_name
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.traced import TracedJob
 from toolkit.commands.report.sections.words import count_words, format_duration
-from toolkit.traces.figures import TOP, Activity, Annotation, Figures, Operator, figures
-from toolkit.traces.ranks import Together, together
+from toolkit.traces.figures import TOP, Activity, AnnotationTimes, Operator, TraceFigures, compute_figures
+from toolkit.traces.ranks import RankComparison, compare_ranks
 
 MISSING = 'No trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the job, or call smppy in its script.'
 BINS = 20
@@ -33,13 +33,13 @@ def build_trace_blocks(traced: TracedJob, counted: Mapping[int, int] | None = No
     """Return the blocks of *traced*. The tables by name are of the first rank. *counted*: the monitor's count of each
     rank's steps."""
     made: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
-    all_figures = [figures(trace) for trace in traced.traces]
+    all_figures = [compute_figures(trace) for trace in traced.traces]
     ran = [each for each in all_figures if each.operators]
     if not ran:
         return [*made, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
     first = ran[0]
     made.append(Words(text=_describe_sample(traced, ran, counted or {}), name="Sampled"))
-    found = together(traced.traces)
+    found = compare_ranks(traced.traces)
     made += _describe_straggler(found)
     made += _build_activity(ran)
     made.append(_build_utilisation_chart(ran))
@@ -52,7 +52,7 @@ def build_trace_blocks(traced: TracedJob, counted: Mapping[int, int] | None = No
     return made + [compared.compare_pair(pair) for pair in traced.pairs]
 
 
-def _describe_sample(traced: TracedJob, ran: Sequence[Figures], counted: Mapping[int, int]) -> str:
+def _describe_sample(traced: TracedJob, ran: Sequence[TraceFigures], counted: Mapping[int, int]) -> str:
     """Say which share of the run the tables stand for."""
     first = ran[0]
     text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
@@ -69,11 +69,11 @@ def _describe_sample(traced: TracedJob, ran: Sequence[Figures], counted: Mapping
     return text
 
 
-def _operator_noun(ran: Figures) -> str:
+def _operator_noun(ran: TraceFigures) -> str:
     return "kernel" if ran.on == "gpu" else "operator"
 
 
-def _build_activity(ran: Sequence[Figures]) -> list[Block]:
+def _build_activity(ran: Sequence[TraceFigures]) -> list[Block]:
     """Return the split of the GPUs' time, mean of the ranks."""
     activities = [each.activity for each in ran if each.activity is not None]
     if not activities:
@@ -98,7 +98,7 @@ def _build_activity(ran: Sequence[Figures]) -> list[Block]:
     return [Shares(id="gpu-activity", title=f"GPU time, {of}", unit="ms", parts=parts, total=total)]
 
 
-def _build_utilisation_chart(ran: Sequence[Figures]) -> Chart:
+def _build_utilisation_chart(ran: Sequence[TraceFigures]) -> Chart:
     noun = _operator_noun(ran[0])
     lines = []
     for each in ran:
@@ -120,7 +120,7 @@ def _build_utilisation_chart(ran: Sequence[Figures]) -> Chart:
     )
 
 
-def _build_table_by_time(ran: Figures) -> Table:
+def _build_table_by_time(ran: TraceFigures) -> Table:
     noun = _operator_noun(ran)
     steps = len(ran.steps)
     self_time = "sum of its kernels' times" if ran.on == "gpu" else "sum of its self times: less the operators within"
@@ -163,7 +163,7 @@ def _describe_communication(operators: Sequence[Operator]) -> str:
     return f"{share:.0%} of this time is communication, with the wait for other ranks in it." if share else ""
 
 
-def _build_table_by_calls(ran: Figures) -> Table:
+def _build_table_by_calls(ran: TraceFigures) -> Table:
     noun = _operator_noun(ran)
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
     calls = "launches" if ran.on == "gpu" else "calls"
@@ -186,7 +186,7 @@ def _build_table_by_calls(ran: Figures) -> Table:
     )
 
 
-def _list_full_names(ran: Figures) -> list[Block]:
+def _list_full_names(ran: TraceFigures) -> list[Block]:
     """Return the whole names of kernels that the tables cut, and C++'s arguments with them."""
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
     shown = dict.fromkeys([*ran.operators[:TOP], *most])
@@ -196,7 +196,7 @@ def _list_full_names(ran: Figures) -> list[Block]:
     return [Lines(id="full-names", title="Whole names", lines=lines)] if lines else []
 
 
-def _build_precision(ran: Figures) -> list[Block]:
+def _build_precision(ran: TraceFigures) -> list[Block]:
     if not ran.precisions:
         return []
     whole = sum(each.total_s for each in ran.operators) * MILLI
@@ -206,7 +206,7 @@ def _build_precision(ran: Figures) -> list[Block]:
     return [Shares(id="kernel-precision", title=title, unit="ms", parts=parts, total=whole, note=note)]
 
 
-def _build_step_histogram(ran: Figures) -> list[Block]:
+def _build_step_histogram(ran: TraceFigures) -> list[Block]:
     durations = sorted(step.duration_s for step in ran.steps)
     if len(durations) < 2:
         return []
@@ -215,7 +215,7 @@ def _build_step_histogram(ran: Figures) -> list[Block]:
     return [_build_histogram("traced-step-times", title, {"steps": durations}, "steps")]
 
 
-def _build_annotations(ran: Figures) -> list[Block]:
+def _build_annotations(ran: TraceFigures) -> list[Block]:
     several = ran.annotations[:MOST_ANNOTATIONS]
     if not several:
         return []
@@ -238,7 +238,7 @@ def _build_annotations(ran: Figures) -> list[Block]:
     return made + [_build_annotation_chart(number, each) for number, each in enumerate(often[:MOST_CHARTS])]
 
 
-def _build_annotation_chart(number: int, annotation: Annotation) -> Chart:
+def _build_annotation_chart(number: int, annotation: AnnotationTimes) -> Chart:
     title = f"How long {annotation.name} took: {len(annotation.durations_s)} times"
     return _build_histogram(f"annotation-{number}", title, {annotation.name: annotation.durations_s}, "times")
 
@@ -266,7 +266,7 @@ def _build_histogram(name: str, title: str, of: Mapping[str, Sequence[float]], c
     )
 
 
-def _describe_straggler(found: Together) -> list[Block]:
+def _describe_straggler(found: RankComparison) -> list[Block]:
     """Say which rank the others wait for; nothing of a single rank."""
     clocks = (
         "" if found.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
@@ -286,7 +286,7 @@ def _describe_straggler(found: Together) -> list[Block]:
     return [Words(text=text, name="Straggler", tone="good")]
 
 
-def _build_rank_table(found: Together) -> Table:
+def _build_rank_table(found: RankComparison) -> Table:
     rows = tuple(
         (
             each.rank,

@@ -3,7 +3,7 @@
 from toolkit.commands.report.model import Block, Column, Table, Words
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.traced import TracedJob
-from toolkit.traces.figures import Figures, figures
+from toolkit.traces.figures import TraceFigures, compute_figures
 
 MISSING = (
     "No trace holds memory operations. Traces of a GPU hold copies and memsets; allocations are in traces of "
@@ -18,7 +18,7 @@ def build_blocks(material: Material) -> list[Block]:
 
 def build_trace_blocks(traced: TracedJob) -> list[Block]:
     """Return the blocks of *traced*."""
-    all_figures = [figures(trace) for trace in traced.traces]
+    all_figures = [compute_figures(trace) for trace in traced.traces]
     made: list[Block] = []
     if any(each.copies for each in all_figures):
         made.append(_build_copies_table(all_figures))
@@ -27,7 +27,7 @@ def build_trace_blocks(traced: TracedJob) -> list[Block]:
     return made or [Words(text=MISSING)]
 
 
-def _build_copies_table(ran: list[Figures]) -> Table:
+def _build_copies_table(ran: list[TraceFigures]) -> Table:
     rows = tuple(
         (
             each.rank or 0,
@@ -54,7 +54,7 @@ def _build_copies_table(ran: list[Figures]) -> Table:
     return Table(id="memory-operations", title=title, columns=columns, rows=rows, note=note if pageable else "")
 
 
-def _build_allocations_table(ran: list[Figures]) -> Table:
+def _build_allocations_table(ran: list[TraceFigures]) -> Table:
     rows = tuple(
         (
             each.rank or 0,

@@ -116,7 +116,7 @@ def _build_schedule(steps: list[RankStep]) -> Boxes:
 
 
 def _explain_fallback(steps: list[RankStep]) -> str:
-    why = next((step.why for step in steps if step.why), "")
+    why = next((step.server_reason for step in steps if step.server_reason), "")
     return f" The step ran in the module server, not on torch's schedules: {why}." if why else ""
 
 

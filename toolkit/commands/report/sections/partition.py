@@ -73,25 +73,25 @@ def explain_decision(decision: Decision) -> str:
     found = f"The assignment was edited: it is no longer that of the {decision.method} method."
     if decision.tree is None:
         return found
-    loads = cost.loads(decision.tree, decision.assignment, decision.devices)
+    loads = cost.compute_loads(decision.tree, decision.assignment, decision.devices)
     share = max(load.cost(measure_scale(decision, decision.tree)) for load in loads)
     return f"{found} Its busiest partition costs {share:.3f} of the model."
 
 
-def measure_scale(decision: Decision, tree: Module) -> cost.Scale:
+def measure_scale(decision: Decision, tree: Module) -> cost.CostScale:
     """Return what costs are shares of: the whole model's memory, and its computing and transfers."""
-    loads = cost.loads(tree, decision.assignment, decision.devices)
+    loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     memory = sum(load.parameter_bytes + load.activation_bytes for load in loads)
     time_s = sum(load.compute_s + load.transfer_s / 2 for load in loads)
     is_timed = any(load.compute_s for load in loads)
-    return cost.Scale(memory, time_s, decision.memory_weight if is_timed else 1.0)
+    return cost.CostScale(memory, time_s, decision.memory_weight if is_timed else 1.0)
 
 
 def _build_devices_table(decision: Decision, tree: Module) -> Table:
-    loads = cost.loads(tree, decision.assignment, decision.devices)
+    loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     scale = measure_scale(decision, tree)
-    where = cost.devices_of(tree, decision.assignment)
-    owners = [where[module.name] for module in tree.walk() if cost.own(module).parameter_bytes]
+    where = cost.resolve_devices(tree, decision.assignment)
+    owners = [where[module.name] for module in tree.walk() if cost.exclusive_cost(module).parameter_bytes]
     shares = [load.cost(scale) for load in loads]
     mean = sum(shares) / len(shares)
     balance = f"The busiest partition has {max(shares) / mean:.2f} times the mean. " if mean else ""
@@ -125,13 +125,13 @@ def _build_devices_table(decision: Decision, tree: Module) -> Table:
 
 def _build_drawing(decision: Decision, tree: Module) -> Boxes:
     """Return the tree as boxes in rows, each as wide as its cost; the first row has the devices."""
-    where = cost.devices_of(tree, decision.assignment)
+    where = cost.resolve_devices(tree, decision.assignment)
     scale = measure_scale(decision, tree)
     levels: list[list[Box]] = [[] for _ in range(LEVELS + 1)]
 
     def visit(module: Module, level: int, start: float) -> float:
         """Add the boxes of *module*, which begins at *start*; return its end."""
-        alone = cost.own(module)
+        alone = cost.exclusive_cost(module)
         at = start + 100 * scale.cost(alone.memory_bytes, alone.compute_s)
         _extend_devices_row(levels[0], where[module.name], start, at)
         for child in module.children:
@@ -195,7 +195,7 @@ def _set_row(row: Sequence[Box], number: int) -> Iterator[Box]:
 def _build_module_rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
     """Return the rows of the table of modules: a module whole on one device is one row, and so are siblings in a row
     of one class on one device."""
-    where = cost.devices_of(tree, decision.assignment)
+    where = cost.resolve_devices(tree, decision.assignment)
     rows: list[tuple[Cell, ...]] = []
 
     def is_whole(module: Module) -> bool:

@@ -6,7 +6,7 @@ from toolkit.commands.jobs.data import JobData
 from toolkit.errors import UserError
 from toolkit.records import Record
 from toolkit.traces import chrome, folder
-from toolkit.traces.chrome import Trace
+from toolkit.traces.chrome import ChromeTrace
 from toolkit.traces.folder import Listing, TraceFile
 
 # A trace of 20 steps takes some 0.4 s to read: a page must not take a minute for a thousand ranks.
@@ -23,15 +23,15 @@ class TracePair(Record, frozen=True, kw_only=True):
     """
 
     window: str
-    first: Trace
-    second: Trace
+    first: ChromeTrace
+    second: ChromeTrace
     first_rank: int
     second_rank: int
     first_host: str
     second_host: str
     attempt: int = 0
 
-    def of(self, slow: int, host: str) -> "tuple[Trace, Trace, int] | None":
+    def of(self, slow: int, host: str) -> "tuple[ChromeTrace, ChromeTrace, int] | None":
         """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
         if (slow, host) == (self.first_rank, self.first_host):
             return self.first, self.second, self.second_rank
@@ -49,7 +49,7 @@ class TracedJob(Record, frozen=True, kw_only=True):
 
     listings: tuple[Listing, ...] = ()
     window: str = ""
-    traces: tuple[Trace, ...] = ()
+    traces: tuple[ChromeTrace, ...] = ()
     ranks: int = 0
     pairs: tuple[TracePair, ...] = ()
     unread: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ def read_traces(job: JobData) -> TracedJob:
     groups: dict[str, list[TraceFile]] = {}
     requests: dict[_Request, list[tuple[str, TraceFile]]] = {}
     for host in job.hosts:
-        known = folder.listings(host.traces)
+        known = folder.read_listings(host.traces)
         listings += known
-        for each in folder.trace_files(host.traces, known):
+        for each in folder.find_trace_files(host.traces, known):
             groups.setdefault(each.group, []).append(each)
             if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
                 attempt = int((re.findall(r"_attempt-(\d+)", each.path.name) or ["0"])[0])
@@ -120,7 +120,7 @@ def _read_pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: l
     return tuple(pairs)
 
 
-def _read_trace(file: TraceFile, unread: list[str]) -> Trace | None:
+def _read_trace(file: TraceFile, unread: list[str]) -> ChromeTrace | None:
     try:
         return chrome.read(file.path)
     except (UserError, OSError) as error:

@@ -8,7 +8,7 @@
     reducer.close()                        # when the group ends; also called at exit
 
 Each process group has one Reducer. `native` is the group's gloo backend, `store` its store (equal on all its ranks),
-`host` says which ranks share memory and where others find this host (`this_host(environ)` makes it), `registry` is
+`host` says which ranks share memory and where others find this host (`identify_host(environ)` makes it), `registry` is
 the process's only one.
 
 Every rank has to make the same calls in the same order, as with any backend. The first call that can be hierarchical

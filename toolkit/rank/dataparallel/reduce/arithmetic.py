@@ -1,4 +1,4 @@
-"""The few operations on arrays that an all-reduce needs, by PyTorch, and by NumPy for ranks without PyTorch.
+"""The few operations on arrays that an all-reduce needs, with PyTorch, and with NumPy for ranks without PyTorch.
 
 Both release the GIL while they add. Arrays are flat.
 """
@@ -13,7 +13,7 @@ class Arithmetic(Protocol):
         """Return contiguous *array* as a flat one over the same memory."""
 
     def address(self, flat: Any) -> int:
-        """Return where the memory of *flat* begins."""
+        """Return the address of *flat*'s memory."""
 
     def over(self, memory: Any, dtype: Any, count: int) -> Any:
         """Return *count* elements at the beginning of *memory*."""
@@ -21,8 +21,8 @@ class Arithmetic(Protocol):
     def accumulator(self, dtype: Any, count: int) -> Any:
         """Return *count* elements, of any value, for sums of elements of *dtype*: 32-bit floats for 16-bit ones."""
 
-    def add(self, one: Any, other: Any, into: Any) -> None:
-        """Put the sum of *one* and *other* into *into*."""
+    def add(self, first: Any, second: Any, into: Any) -> None:
+        """Put the sum of *first* and *second* into *into*."""
 
     def scale(self, array: Any, share: float) -> None:
         """Multiply *array* by *share*."""
@@ -51,8 +51,8 @@ class TorchArithmetic:
     def accumulator(self, dtype: Any, count: int) -> Any:
         return self._torch.empty(count, dtype=self._torch.float32 if dtype.itemsize == 2 else dtype)
 
-    def add(self, one: Any, other: Any, into: Any) -> None:
-        self._torch.add(one, other, out=into)
+    def add(self, first: Any, second: Any, into: Any) -> None:
+        self._torch.add(first, second, out=into)
 
     def scale(self, array: Any, share: float) -> None:
         array.mul_(share)
@@ -81,9 +81,9 @@ class NumpyArithmetic:
     def accumulator(self, dtype: Any, count: int) -> Any:
         return self._numpy.empty(count, self._numpy.float32 if dtype.itemsize == 2 else dtype)
 
-    def add(self, one: Any, other: Any, into: Any) -> None:
+    def add(self, first: Any, second: Any, into: Any) -> None:
         with self._numpy.errstate(all="ignore"):  # Infinite gradients are the script's business, as under MPI.
-            self._numpy.add(one, other, out=into)
+            self._numpy.add(first, second, out=into)
 
     def scale(self, array: Any, share: float) -> None:
         with self._numpy.errstate(all="ignore"):

@@ -1,8 +1,8 @@
-"""The size from which an all-reduce is hierarchical, measured on the group itself at its first use.
+"""Measures on a group, at its first use, the size from which its all-reduces are hierarchical.
 
 The native backend and the hierarchical all-reduce reduce the same tensors in turn, in a few sizes. A try takes as
 long as its slowest rank; the fastest try counts, because other work on the machine only adds time. All ranks get the
-same numbers and so make the same choice. It takes about 0.1 s on one host.
+same times and so make the same choice. It takes about 0.1 s on one host.
 """
 
 import time
@@ -20,47 +20,48 @@ LONG_S = 0.25
 
 
 class Timing(NamedTuple):
-    """Both times of one size."""
+    """The times of one size."""
 
     size_bytes: int
     native_s: float
-    ours_s: float
+    hierarchical_s: float
 
 
-def threshold(measured: Sequence[Timing], margin: float) -> int | None:
-    """Return the smallest size from which our time was at most *margin* of the native time at every size measured.
+def choose_threshold(measured: Sequence[Timing], margin: float) -> int | None:
+    """Return the smallest size from which the hierarchical time was at most *margin* of the native time.
 
-    None if it was more at the largest.
+    None if it was more at the largest size.
     """
-    found = None
-    for one in sorted(measured, reverse=True):
-        if one.ours_s > one.native_s * margin:
+    smallest_bytes = None
+    for timing in sorted(measured, reverse=True):
+        if timing.hierarchical_s > timing.native_s * margin:
             break
-        found = one.size_bytes
-    return found
+        smallest_bytes = timing.size_bytes
+    return smallest_bytes
 
 
 def measure(
     make: Callable[[int], Any],
     native: Callable[[Any], None],
-    ours: Callable[[Any], None],
+    hierarchical: Callable[[Any], None],
     slowest: Callable[[list[float]], list[float]],
 ) -> tuple[Timing, ...]:
-    """Return the times of *native* and *ours*, equal on all ranks. Each reduces what *make* returns for a size.
+    """Return the times of *native* and *hierarchical*, equal on all ranks. Each reduces the tensors that *make* returns
+    for a size.
 
     *slowest*: returns the largest of each time over all ranks.
     """
-    found: list[Timing] = []
+    timings: list[Timing] = []
     for size in SIZES_BYTES:
-        given = make(size)
+        tensors = make(size)
         times_s: list[float] = []
         for _ in range(TRIES + 1):
-            for reduce in (native, ours):
+            for reduce in (native, hierarchical):
                 began_s = time.perf_counter()
-                reduce(given)
+                reduce(tensors)
                 times_s.append(time.perf_counter() - began_s)
         agreed_s = slowest(times_s)[2:]  # The first try touches memory for the first time.
-        found.append(Timing(size, min(agreed_s[::2]), min(agreed_s[1::2])))
-        if max(found[-1][1:]) > LONG_S:
+        timings.append(Timing(size, min(agreed_s[::2]), min(agreed_s[1::2])))
+        if max(timings[-1][1:]) > LONG_S:
             break
-    return tuple(found)
+    return tuple(timings)

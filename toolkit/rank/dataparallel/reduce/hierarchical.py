@@ -1,4 +1,4 @@
-"""The hierarchical all-reduce: within each host through shared memory, between hosts over TCP; one rank's part of it.
+"""One rank's part of the hierarchical all-reduce: through shared memory on each host, over TCP between hosts.
 
 Each rank copies its chunk into its row, sums its own shard of the chunk over all rows, and copies the sums of all
 shards out. It does not copy its own shard in where that lies in one tensor: no other rank reads it. These three are a
@@ -42,10 +42,10 @@ def bytes_needed(size: int) -> int:
     return (2 * size + SUMS) * STRIDE_BYTES
 
 
-class _Given:
+class _FlatArrays:
     """The arrays of one all-reduce, contiguous and of one type, addressed as one sequence of bytes.
 
-    *into*: the arrays that take the results, as large and in the same order; the given ones if they may be overwritten.
+    *into*: the arrays for the results, of the same sizes and order; *arrays* themselves if they may be overwritten.
     """
 
     def __init__(self, arithmetic: Arithmetic, arrays: list[Any], into: list[Any]) -> None:
@@ -59,17 +59,17 @@ class _Given:
         self.size_bytes = self._ends[-1]
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (address, at, count) for each array's bytes in start..stop, `at` counted from start."""
-        for number, begin, end, at in pieces(self._ends, start, stop):
-            yield self._addresses[number] + begin, at, end - begin
+        """Yield (address, offset from start, count) for each array's bytes in start..stop."""
+        for number, begin, end, offset in pieces(self._ends, start, stop):
+            yield self._addresses[number] + begin, offset, end - begin
 
     def result_pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the same for the results."""
-        for number, begin, end, at in pieces(self._ends, start, stop):
-            yield self._results[number] + begin, at, end - begin
+        for number, begin, end, offset in pieces(self._ends, start, stop):
+            yield self._results[number] + begin, offset, end - begin
 
     def holder(self, start: int, stop: int) -> Any:
-        """Return the part of an array that holds bytes start..stop; None where several arrays hold them."""
+        """Return the part of an array that holds bytes start..stop; None if several arrays hold them."""
         number, begin, end, _ = next(pieces(self._ends, start, stop), (0, 0, 0, 0))
         if end - begin < stop - start:
             return None
@@ -106,128 +106,139 @@ class HierarchicalAllReduce:
         Raises:
             PeerLost, PeerTimeout, GroupClosed, SizeMismatch: see shared_memory.py and tcp.py.
         """
-        given = _Given(self._arithmetic, arrays, arrays if into is None else into)
-        what = f"an all-reduce of {given.size_bytes:,} bytes"
-        spans = chunks(given.size_bytes, ROW_BYTES)
-        under_way: Callable[[str], None] | None = None
+        flat_arrays = _FlatArrays(self._arithmetic, arrays, arrays if into is None else into)
+        description = f"an all-reduce of {flat_arrays.size_bytes:,} bytes"
+        spans = chunks(flat_arrays.size_bytes, ROW_BYTES)
+        complete_previous: Callable[[str], None] | None = None
         self._sent_bytes = 0
         if self._tcp is not None:
-            self._tcp.signature = signature(number, given.size_bytes)
+            self._tcp.signature = signature(number, flat_arrays.size_bytes)
         for step in range(len(spans) + self._lag):
             if step >= self._lag:
-                self._copy_out(given, step - self._lag, spans[step - self._lag])
+                self._copy_out(flat_arrays, step - self._lag, spans[step - self._lag])
             if step < len(spans):
-                self._copy_in(given, step, spans[step])
-            if under_way is not None:
-                under_way(what)
-                under_way = None
+                self._copy_in(flat_arrays, step, spans[step])
+            if complete_previous is not None:
+                complete_previous(description)
+                complete_previous = None
             if 0 < step <= len(spans):
-                under_way = self._sum(given, step - 1, spans[step - 1], average)
+                complete_previous = self._sum(flat_arrays, step - 1, spans[step - 1], average)
             if step < len(spans) + self._lag - 1:
-                self._shared_memory.barrier(what, number)
+                self._shared_memory.barrier(description, number)
         return self._sent_bytes
 
-    def _row_at(self, number: int, rank: int) -> int:
+    def _row_offset(self, number: int, rank: int) -> int:
         return HEAD_BYTES + ((number & 1) * self._shared_memory.size + rank) * STRIDE_BYTES
 
-    def _sums_at(self, number: int) -> int:
+    def _sums_offset(self, number: int) -> int:
         return HEAD_BYTES + (2 * self._shared_memory.size + number % SUMS) * STRIDE_BYTES
 
     # memmove is one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
 
-    def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
-        """Copy this rank's chunk into its row; without its own shard where `_sum` reads that from the tensor."""
-        at = self._address + self._row_at(number, self._shared_memory.me)
+    def _copy_in(self, flat_arrays: _FlatArrays, number: int, span: tuple[int, int]) -> None:
+        """Copy this rank's chunk into its row; without its own shard if `_sum` reads that from the tensor."""
+        row_address = self._address + self._row_offset(number, self._shared_memory.me)
         start, stop = self._cut(span)
-        if given.holder(span[0] + start, span[0] + stop) is None:
+        if flat_arrays.holder(span[0] + start, span[0] + stop) is None:
             start = stop = 0
         for begin, end in ((span[0], span[0] + start), (span[0] + stop, span[1])):
-            for own, where, count in given.pieces(begin, end):
-                ctypes.memmove(at + begin - span[0] + where, own, count)
+            for source, offset, count in flat_arrays.pieces(begin, end):
+                ctypes.memmove(row_address + begin - span[0] + offset, source, count)
                 self._sent_bytes += count
 
-    def _copy_out(self, given: _Given, number: int, span: tuple[int, int]) -> None:
-        at = self._address + self._sums_at(number)
-        for own, where, count in given.result_pieces(*span):
-            ctypes.memmove(own, at + where, count)
+    def _copy_out(self, flat_arrays: _FlatArrays, number: int, span: tuple[int, int]) -> None:
+        sums_address = self._address + self._sums_offset(number)
+        for target, offset, count in flat_arrays.result_pieces(*span):
+            ctypes.memmove(target, sums_address + offset, count)
 
     def _cut(self, span: tuple[int, int]) -> tuple[int, int]:
         return cut(span[1] - span[0], self._shared_memory.size, self._shared_memory.me)
 
-    def _sum(self, given: _Given, number: int, span: tuple[int, int], average: bool) -> Callable[[str], None] | None:
-        """Sum this rank's shard of the chunk; return what completes it over hosts, None on one host."""
+    def _sum(
+        self, flat_arrays: _FlatArrays, number: int, span: tuple[int, int], average: bool
+    ) -> Callable[[str], None] | None:
+        """Sum this rank's shard of the chunk; return the function that completes it over hosts, None on one host."""
         start, stop = self._cut(span)
         if start == stop:
             return None
-        dtype = given.dtype
-        rows = [self._shard(self._row_at(number, rank), start, stop, dtype) for rank in range(self._shared_memory.size)]
-        own = given.holder(span[0] + start, span[0] + stop)
-        if own is not None:
-            rows[self._shared_memory.me] = own
-        into = self._shard(self._sums_at(number), start, stop, dtype)
+        dtype = flat_arrays.dtype
+        rows = [
+            self._view_shard(self._row_offset(number, rank), start, stop, dtype)
+            for rank in range(self._shared_memory.size)
+        ]
+        shard_of_this_rank = flat_arrays.holder(span[0] + start, span[0] + stop)
+        if shard_of_this_rank is not None:
+            rows[self._shared_memory.me] = shard_of_this_rank
+        sums = self._view_shard(self._sums_offset(number), start, stop, dtype)
         share = 1 / (self._shared_memory.size * self._hosts) if average else None
-        do = self._arithmetic
+        arithmetic = self._arithmetic
         if dtype.itemsize == 2:
             if self._scratch is None:
-                self._scratch = do.accumulator(dtype, self._scratch_length)
-            total = self._scratch[: len(into)]
-            do.copy(rows[0], total)
+                self._scratch = arithmetic.accumulator(dtype, self._scratch_length)
+            total = self._scratch[: len(sums)]
+            arithmetic.copy(rows[0], total)
             for row in rows[1:]:
-                do.add(total, row, total)
+                arithmetic.add(total, row, total)
             if share is not None:
-                do.scale(total, share)
-            do.copy(total, into)
+                arithmetic.scale(total, share)
+            arithmetic.copy(total, sums)
         else:
-            do.add(rows[0], rows[1], into)
+            arithmetic.add(rows[0], rows[1], sums)
             for row in rows[2:]:
-                do.add(into, row, into)
+                arithmetic.add(sums, row, sums)
             if share is not None:
-                do.scale(into, share)
+                arithmetic.scale(sums, share)
         self._sent_bytes += stop - start
         if self._tcp is None:
             return None
         self._sent_bytes += 2 * (self._hosts - 1) * (stop - start) // self._hosts
-        at = self._sums_at(number)
-        view = self._view[at + start : at + stop]
-        return self._exchange(self._tcp, into, view) if self._hosts == PAIR else self._gather(self._tcp, into, view)
+        sums_offset = self._sums_offset(number)
+        view = self._view[sums_offset + start : sums_offset + stop]
+        return self._exchange(self._tcp, sums, view) if self._hosts == PAIR else self._gather(self._tcp, sums, view)
 
-    def _exchange(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
-        """Begin to add the other host's sums to *into* (*view*: its bytes). It does the same: a + b is b + a."""
+    def _exchange(self, tcp: TcpGroup, sums: Any, view: memoryview) -> Callable[[str], None]:
+        """Begin to add the other host's sums to *sums* (*view*: its bytes). That host does the same: a + b is b + a."""
         peer, slot = 1 - tcp.me, memoryview(self._received)[: len(view)]
         tcp.start({peer: view}, {peer: slot})
 
-        def end(what: str) -> None:
-            tcp.finish(what)
-            self._arithmetic.add(into, self._row_of(slot, into), into)
+        def complete(description: str) -> None:
+            tcp.finish(description)
+            self._arithmetic.add(sums, self._view_slot(slot, sums), sums)
 
-        return end
+        return complete
 
-    def _gather(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
-        """Begin to add up one piece of the sums for all hosts, in their order; completing it also gets the others."""
+    def _gather(self, tcp: TcpGroup, sums: Any, view: memoryview) -> Callable[[str], None]:
+        """Begin to add up one piece of the sums for all hosts, in their order; completing it also receives the other
+        pieces."""
         peers = [peer for peer in range(tcp.size) if peer != tcp.me]
         parts = [cut(len(view), tcp.size, host) for host in range(tcp.size)]
         start, stop = parts[tcp.me]
         slots = [memoryview(self._received)[host * self._slot_bytes :][: stop - start] for host in range(tcp.size)]
         tcp.start({peer: view[slice(*parts[peer])] for peer in peers}, {peer: slots[peer] for peer in peers})
 
-        def end(what: str) -> None:
-            tcp.finish(what)
+        def complete(description: str) -> None:
+            tcp.finish(description)
             if start < stop:
-                own = into[start // into.itemsize : stop // into.itemsize]
-                do = self._arithmetic
-                rows = [own if host == tcp.me else self._row_of(slot, own) for host, slot in enumerate(slots)]
-                total = do.accumulator(own.dtype, len(own))
-                do.copy(rows[0], total)
+                piece_of_this_rank = sums[start // sums.itemsize : stop // sums.itemsize]
+                arithmetic = self._arithmetic
+                rows = [
+                    piece_of_this_rank if host == tcp.me else self._view_slot(slot, piece_of_this_rank)
+                    for host, slot in enumerate(slots)
+                ]
+                total = arithmetic.accumulator(piece_of_this_rank.dtype, len(piece_of_this_rank))
+                arithmetic.copy(rows[0], total)
                 for row in rows[1:]:
-                    do.add(total, row, total)
-                do.copy(total, own)
+                    arithmetic.add(total, row, total)
+                arithmetic.copy(total, piece_of_this_rank)
             tcp.start(dict.fromkeys(peers, view[start:stop]), {peer: view[slice(*parts[peer])] for peer in peers})
-            tcp.finish(what)
+            tcp.finish(description)
 
-        return end
+        return complete
 
-    def _row_of(self, slot: memoryview, like: Any) -> Any:
+    def _view_slot(self, slot: memoryview, like: Any) -> Any:
         return self._arithmetic.over(slot, like.dtype, len(like))
 
-    def _shard(self, at: int, start: int, stop: int, dtype: Any) -> Any:
-        return self._arithmetic.over(self._view[at + start : at + stop], dtype, (stop - start) // dtype.itemsize)
+    def _view_shard(self, offset: int, start: int, stop: int, dtype: Any) -> Any:
+        return self._arithmetic.over(
+            self._view[offset + start : offset + stop], dtype, (stop - start) // dtype.itemsize
+        )

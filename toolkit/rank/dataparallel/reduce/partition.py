@@ -1,7 +1,7 @@
-"""Pure: how the bytes of an all-reduce are cut into chunks for the shared memory and into shards for the ranks.
+"""Cuts the bytes of an all-reduce into chunks for the shared memory and into shards for the ranks. Pure.
 
 Every cut is a multiple of LINE_BYTES from the start: a cache line, which holds whole elements of every type. Shards
-of a chunk differ by at most one line, whatever the sizes of the tensors: that balances the ranks' work.
+of a chunk differ by at most one line, independent of the sizes of the tensors: that balances the ranks' work.
 """
 
 from bisect import bisect_right
@@ -19,14 +19,15 @@ def chunks(size_bytes: int, row_bytes: int) -> tuple[tuple[int, int], ...]:
 def cut(size_bytes: int, count: int, number: int) -> tuple[int, int]:
     """Return (start, stop) of piece *number* of *count* equal pieces; the last ones may be empty."""
     lines = -(-size_bytes // LINE_BYTES)
-    start, stop = (lines * at // count * LINE_BYTES for at in (number, number + 1))
+    start, stop = (lines * index // count * LINE_BYTES for index in (number, number + 1))
     return min(start, size_bytes), min(stop, size_bytes)
 
 
 def pieces(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, from, to, at): bytes from..to of tensor *number* are at offset *at* of the range start..stop.
+    """Yield (number, from, to, offset): bytes from..to of tensor *number* are at *offset* of the range start..stop.
 
-    The tensors follow one another; *ends* are their ends. It takes no longer if there are many before the range.
+    The tensors follow one another; *ends* are their ends. Its time does not depend on the number of tensors before the
+    range.
     """
     number = bisect_right(ends, start)
     while number < len(ends):

@@ -1,4 +1,4 @@
-"""The reducer: decides by size whether an all-reduce is hierarchical, and runs those in a thread of its own.
+"""The reducer: decides by size whether an all-reduce is hierarchical, and runs hierarchical ones in its own thread.
 
 The thread lets DDP's backward continue while gradients are reduced, as gloo's threads do. It holds the GIL only
 between calls into C, about ten for each chunk of 2 MiB.
@@ -19,8 +19,8 @@ from toolkit.rank.dataparallel.reduce.benchmark import (
     ON_ONE_HOST,
     SIZES_BYTES,
     Timing,
+    choose_threshold,
     measure,
-    threshold,
 )
 from toolkit.rank.dataparallel.reduce.hierarchical import HierarchicalAllReduce, bytes_needed
 from toolkit.rank.dataparallel.reduce.registry import MAX_GROUPS, GroupRegistry
@@ -28,13 +28,13 @@ from toolkit.rank.dataparallel.reduce.shared_memory import MAX_RANKS_PER_HOST, S
 from toolkit.rank.dataparallel.reduce.strides import check_writable, write
 from toolkit.rank.dataparallel.reduce.tcp import TcpGroup
 from toolkit.rank.dataparallel.reduce.topology import Topology, find_topology
-from toolkit.rank.dataparallel.reduce.work import work_class
-from toolkit.rank.mesh.host import Host
+from toolkit.rank.dataparallel.reduce.work import make_work_class
+from toolkit.rank.mesh.host import HostIdentity
 
 FIRST_BYTES = SIZES_BYTES[0]  # Smaller all-reduces always go to the native backend.
 CONNECT_WITHIN_S = 30.0
 END_WITHIN_S = 1.0
-ASK_AGAIN_S = 0.002
+POLL_S = 0.002
 
 
 class Reducer:
@@ -44,7 +44,14 @@ class Reducer:
     """
 
     def __init__(
-        self, native: Any, store: Any, rank: int, size: int, timeout_s: float, host: Host, registry: GroupRegistry
+        self,
+        native: Any,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        host: HostIdentity,
+        registry: GroupRegistry,
     ) -> None:
         self._native = native
         self._store = store
@@ -65,7 +72,7 @@ class Reducer:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._name = ""
-        self._calls = self._given_bytes = self._sent_bytes = 0
+        self._calls = self._tensor_bytes = self._sent_bytes = 0
         self.measured: tuple[Timing, ...] = ()
         self.reason = "no all-reduce was large enough to measure"
 
@@ -88,8 +95,8 @@ class Reducer:
     def _reduce_hierarchically(self, tensors: list[Any], size_bytes: int, *arguments: Any) -> Any:
         if self._from_bytes is None or size_bytes < self._from_bytes:
             return None
-        average = _averages(arguments)
-        if average is None or not _fits(tensors):
+        average = _is_average(arguments)
+        if average is None or not _is_reducible(tensors):
             return None
         if not self._has_chosen:
             self._has_chosen = True
@@ -101,14 +108,14 @@ class Reducer:
         return self._start(tensors, average)
 
     def by_path(self) -> dict[str, tuple[int, int, int]]:
-        """Return {name of the path: (calls, bytes given, bytes sent)}, empty before the first hierarchical call.
+        """Return {name of the path: (calls, bytes of tensors, bytes sent)}, empty before the first hierarchical call.
 
         The bytes sent are those that this rank wrote into shared memory for others and sent to other hosts.
         """
-        return {self._name: (self._calls, self._given_bytes, self._sent_bytes)} if self._calls else {}
+        return {self._name: (self._calls, self._tensor_bytes, self._sent_bytes)} if self._calls else {}
 
     def close(self) -> None:
-        """End hierarchical all-reduces on this rank: give up a running one, so that peers that wait for it fail."""
+        """End hierarchical all-reduces on this rank. A running one is given up, so that peers that wait for it fail."""
         self._from_bytes = None
         thread, self._thread = self._thread, None
         if thread is None or self._shared_memory is None:
@@ -139,15 +146,15 @@ class Reducer:
             work.end(failure)
             del tensors, work, job, failure
         self._release()
-        self._hierarchical = None  # And with it the memory.
+        self._hierarchical = None  # This also frees the memory.
 
     def _reduce(self, hierarchical: HierarchicalAllReduce, tensors: list[Any], average: bool, number: int) -> None:
-        whole = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-        self._sent_bytes += hierarchical.allreduce(whole, average, number)
-        for tensor, reduced in zip(tensors, whole, strict=True):
+        contiguous = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
+        self._sent_bytes += hierarchical.allreduce(contiguous, average, number)
+        for tensor, reduced in zip(tensors, contiguous, strict=True):
             if reduced is not tensor:
                 write(reduced, tensor)
-        self._given_bytes += sum(tensor.nbytes for tensor in tensors)
+        self._tensor_bytes += sum(tensor.nbytes for tensor in tensors)
 
     def _choose(self) -> None:
         """Connect, measure, and set _from_bytes. All ranks call this at the same all-reduce."""
@@ -155,7 +162,9 @@ class Reducer:
 
         began_s = time.monotonic()
         self._from_bytes = None
-        topology = find_topology(_words(self._native, self._host.word, self._size), self._rank, MAX_RANKS_PER_HOST)
+        topology = find_topology(
+            _gather_host_numbers(self._native, self._host.host_id, self._size), self._rank, MAX_RANKS_PER_HOST
+        )
         if isinstance(topology, str):
             self.reason = topology
             return
@@ -170,19 +179,19 @@ class Reducer:
         self._is_registered = True
         # TCP groups connect only after every host's group has: their ranks wait for each other.
         failure = self._connect_host(topology)
-        if not (failed := _anywhere(self._native, failure)):
+        if not (failed := _any_rank_failed(self._native, failure)):
             failure = self._connect_hosts(topology)
-            failed = _anywhere(self._native, failure)
+            failed = _any_rank_failed(self._native, failure)
         if failed:
             self.reason = f"not every rank could connect{f': {failure}' if failure else ''}"
-            self._say(f"all-reduce stays with {self._native.name()}: {self.reason}")
+            self._log(f"all-reduce stays with {self._native.name()}: {self.reason}")
             self._abandon()
             return
-        self._work = work_class()
+        self._work = make_work_class()
         self._thread = threading.Thread(target=self._serve, name="toolkit-reducer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-        _leave_in_children(self)
+        _close_in_children(self)
         if decision.is_known:
             self._from_bytes = decision.from_bytes
             self.reason = f"{self._name} from {self._from_bytes >> 10} KiB, as for an earlier group"  # type: ignore[operator]
@@ -194,15 +203,15 @@ class Reducer:
             lambda times_s: _slowest(self._native, times_s),
         )
         margin = ON_ONE_HOST if len(topology.cross_host_peers) == 1 else BETWEEN_HOSTS
-        self._from_bytes = threshold(self.measured, margin)
+        self._from_bytes = choose_threshold(self.measured, margin)
         self._registry.remember(layout, self._from_bytes)
-        self._given_bytes = self._sent_bytes = 0
+        self._tensor_bytes = self._sent_bytes = 0
         times = ", ".join(
-            f"{m.size_bytes >> 10} KiB {m.ours_s * 1e3:.2f}/{m.native_s * 1e3:.2f}" for m in self.measured
+            f"{m.size_bytes >> 10} KiB {m.hierarchical_s * 1e3:.2f}/{m.native_s * 1e3:.2f}" for m in self.measured
         )
-        found = "is not faster" if self._from_bytes is None else f"from {self._from_bytes >> 10} KiB"
-        self.reason = f"{self._name} {found} (ms, it/{self._native.name()}: {times})"
-        self._say(f"all-reduce: {self.reason}; measured in {(time.monotonic() - began_s) * 1e3:.0f} ms")
+        outcome = "is not faster" if self._from_bytes is None else f"from {self._from_bytes >> 10} KiB"
+        self.reason = f"{self._name} {outcome} (ms, hierarchical/{self._native.name()}: {times})"
+        self._log(f"all-reduce: {self.reason}; measured in {(time.monotonic() - began_s) * 1e3:.0f} ms")
         if self._from_bytes is None:
             self.close()
 
@@ -215,7 +224,7 @@ class Reducer:
         try:
             self._shared_memory = SharedMemoryGroup(topology.local_peers.index(self._rank), names, self._timeout_s)
             self._shared_memory.connect(
-                keys.set, lambda key: _get(keys, key), bytes_needed(len(names)), CONNECT_WITHIN_S
+                keys.set, lambda key: _wait_for_key(keys, key), bytes_needed(len(names)), CONNECT_WITHIN_S
             )
         except (OSError, RuntimeError) as error:
             return error
@@ -233,7 +242,7 @@ class Reducer:
             self._tcp = TcpGroup(peers.index(self._rank), names, self._timeout_s)
             try:
                 addresses = self._host.addresses()
-                self._tcp.connect(keys.set, lambda key: _get(keys, key), addresses, CONNECT_WITHIN_S)
+                self._tcp.connect(keys.set, lambda key: _wait_for_key(keys, key), addresses, CONNECT_WITHIN_S)
             except (OSError, RuntimeError) as error:
                 return error
         self._hierarchical = HierarchicalAllReduce(self._shared_memory, self._tcp, TorchArithmetic())
@@ -260,12 +269,12 @@ class Reducer:
             if group is not None:
                 group.release()
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._rank == 0:
             sys.stderr.write(f"[toolkit] smddp: {text}\n")
 
 
-def _averages(arguments: tuple[Any, ...]) -> bool | None:
+def _is_average(arguments: tuple[Any, ...]) -> bool | None:
     """Return whether *arguments* ask for a mean, False for a sum, None for anything else."""
     from torch.distributed import ReduceOp
 
@@ -273,7 +282,7 @@ def _averages(arguments: tuple[Any, ...]) -> bool | None:
     return False if operation == ReduceOp.SUM else True if operation == ReduceOp.AVG else None
 
 
-def _fits(tensors: list[Any]) -> bool:
+def _is_reducible(tensors: list[Any]) -> bool:
     """Return whether *tensors* can be reduced hierarchically: dense, on the CPU, all of one floating type."""
     import torch
 
@@ -284,16 +293,16 @@ def _fits(tensors: list[Any]) -> bool:
     )
 
 
-def _words(native: Any, host: str, size: int) -> list[int]:
-    """Return a number for each rank's *host*, 0 where it is unknown."""
+def _gather_host_numbers(native: Any, host_id: str, size: int) -> list[int]:
+    """Return a number for each rank's *host_id*, 0 if it is unknown."""
     import hashlib
 
     import torch
 
-    word = int.from_bytes(hashlib.sha256(host.encode()).digest()[:8], "little", signed=True) if host else 0
-    found = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    native.allgather([found], [torch.tensor([word])]).wait()
-    return [int(one) for one in found]
+    own_number = int.from_bytes(hashlib.sha256(host_id.encode()).digest()[:8], "little", signed=True) if host_id else 0
+    host_numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    native.allgather([host_numbers], [torch.tensor([own_number])]).wait()
+    return [int(host_number) for host_number in host_numbers]
 
 
 def _slowest(native: Any, times_s: list[float]) -> list[float]:
@@ -308,7 +317,7 @@ def _slowest(native: Any, times_s: list[float]) -> list[float]:
     return [float(time_s) for time_s in times]
 
 
-def _anywhere(native: Any, failure: Exception | None) -> bool:
+def _any_rank_failed(native: Any, failure: Exception | None) -> bool:
     """Return whether any rank has a *failure*."""
     import torch
 
@@ -317,7 +326,7 @@ def _anywhere(native: Any, failure: Exception | None) -> bool:
     return bool(failures)
 
 
-def _get(store: Any, key: str) -> str:
+def _wait_for_key(store: Any, key: str) -> str:
     """Return the value that another rank sets for *key*, by polling.
 
     A store's own wait blocks its only connection: then another thread of this process could not set the key for which
@@ -327,18 +336,18 @@ def _get(store: Any, key: str) -> str:
     while not store.check([key]):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"no rank set {key} in the store within {CONNECT_WITHIN_S:g} s")
-        time.sleep(ASK_AGAIN_S)
-    found: bytes = store.get(key)
-    return found.decode()
+        time.sleep(POLL_S)
+    content: bytes = store.get(key)
+    return content.decode()
 
 
-def _leave_in_children(reducer: Reducer) -> None:
+def _close_in_children(reducer: Reducer) -> None:
     # If a child (a DataLoader's worker) kept the sockets open, peers would not see this rank end.
-    known = weakref.ref(reducer)
+    reference = weakref.ref(reducer)
 
-    def leave() -> None:
-        here = known()
-        if here is not None:
-            here._abandon()
+    def close_descriptors() -> None:
+        live_reducer = reference()
+        if live_reducer is not None:
+            live_reducer._abandon()
 
-    os.register_at_fork(after_in_child=leave)
+    os.register_at_fork(after_in_child=close_descriptors)

@@ -1,4 +1,4 @@
-"""What a process knows of all its groups: measured thresholds, and how many groups reduce hierarchically.
+"""A process's knowledge of its groups: measured thresholds, and the number of groups that reduce hierarchically.
 
 A measurement takes 0.1 to 0.5 s, and each group that reduces hierarchically a thread and about 20 descriptors. A
 script with 20 groups of the same ranks (tensor, data and expert parallel) measures once, and only the first groups
@@ -12,9 +12,9 @@ MAX_GROUPS = 8
 Layout = tuple[int, int]  # ranks on a host, hosts
 
 
-class Decision(NamedTuple):
-    """What all ranks of a group have agreed on. `from_bytes` is the smallest size that is reduced hierarchically, None
-    for no size; it counts only if `is_known`."""
+class GroupDecision(NamedTuple):
+    """The choice on which all ranks of a group have agreed. `from_bytes` is the smallest size that is reduced
+    hierarchically, None for no size; it counts only if `is_known`."""
 
     has_room: bool
     is_known: bool
@@ -22,14 +22,14 @@ class Decision(NamedTuple):
 
 
 class GroupRegistry:
-    """One per process; any thread may use it."""
+    """The groups of this process. There is one registry per process; any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._measured: dict[Layout, int | None] = {}
         self._groups = 0
 
-    def agree(self, native: Any, layout: Layout) -> Decision:
+    def agree(self, native: Any, layout: Layout) -> GroupDecision:
         """Return this group's decision, equal on all its ranks, and reserve a slot if every rank has one.
 
         It is known only if every rank knows the layout. Costs one small all-reduce of *native*.
@@ -38,21 +38,24 @@ class GroupRegistry:
         from torch.distributed import AllreduceOptions, ReduceOp
 
         with self._lock:
-            known = layout in self._measured
-            ours = self._measured.get(layout)
-            room = self._groups < MAX_GROUPS
-            self._groups += room
-        # The minimum over ranks: of room, of knowledge, and of the negative size, that is the largest size (None: inf).
-        words = torch.tensor([float(room), float(known), -float("inf") if ours is None else -float(ours)])
+            is_known = layout in self._measured
+            from_bytes_here = self._measured.get(layout)
+            has_room = self._groups < MAX_GROUPS
+            self._groups += has_room
+        # The minimum over ranks of room, of knowledge, and of the negative size, which gives the largest size (None:
+        # inf).
+        votes = torch.tensor(
+            [float(has_room), float(is_known), -float("inf") if from_bytes_here is None else -float(from_bytes_here)]
+        )
         options = AllreduceOptions()
         options.reduceOp = ReduceOp.MIN  # type: ignore[assignment]
-        native.allreduce([words], options).wait()
-        all_room, all_known, largest = words.tolist()
+        native.allreduce([votes], options).wait()
+        all_room, all_known, largest = votes.tolist()
         from_bytes = None if largest == -float("inf") else int(-largest)
-        agreed = Decision(bool(all_room), bool(all_known), from_bytes)
-        if room and not (agreed.has_room and not (agreed.is_known and agreed.from_bytes is None)):
+        decision = GroupDecision(bool(all_room), bool(all_known), from_bytes)
+        if has_room and not (decision.has_room and not (decision.is_known and decision.from_bytes is None)):
             self.release()
-        return agreed
+        return decision
 
     def release(self) -> None:
         """Free a slot."""

@@ -1,4 +1,4 @@
-"""The group of a host's ranks: memory that they share, and a barrier.
+"""The group of a host's ranks: shared memory and a barrier.
 
 The memory is a memfd: it needs no /dev/shm (64 MiB in many containers), has no name, and disappears with the last
 process that maps it. The first rank sends it and all eventfds to the others over unix sockets in the abstract
@@ -53,13 +53,14 @@ def signature(number: int, size_bytes: int) -> int:
     return (number & 0x7FFFFF) << 40 | size_bytes & 0xFFFFFFFFFF
 
 
-def size_mismatch(mine: int, theirs: int, who: str) -> SizeMismatch | None:
-    """Return the error if two signatures of the same all-reduce differ in size; None if equal or of different ones."""
-    if mine == theirs or mine >> 40 != theirs >> 40:
+def size_mismatch(own_signature: int, peer_signature: int, peer: str) -> SizeMismatch | None:
+    """Return the error if two signatures of the same all-reduce differ in size; None if they are equal or of different
+    all-reduces."""
+    if own_signature == peer_signature or own_signature >> 40 != peer_signature >> 40:
         return None
-    sizes = (mine & 0xFFFFFFFFFF, theirs & 0xFFFFFFFFFF)
+    sizes = (own_signature & 0xFFFFFFFFFF, peer_signature & 0xFFFFFFFFFF)
     return SizeMismatch(
-        f"an all-reduce of {sizes[0]:,} bytes on this rank met one of {sizes[1]:,} bytes on {who}: "
+        f"an all-reduce of {sizes[0]:,} bytes on this rank met one of {sizes[1]:,} bytes on {peer}: "
         "every rank has to reduce as many elements of the same type, in the same order"
     )
 
@@ -99,13 +100,13 @@ class SharedMemoryGroup:
         try:
             self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind("\0" + (word := f"toolkit-{secrets.token_hex(16)}"))
+            listener.bind("\0" + (random_name := f"toolkit-{secrets.token_hex(16)}"))
             listener.listen(self.size)
-            name = word
+            name = random_name
         finally:
-            put(f"door/{self.me}", name)  # On failure an empty name, so that the others do not wait for it.
+            put(f"listener/{self.me}", name)  # On failure an empty name, so that the others do not wait for it.
         try:
-            listeners = [get(f"door/{peer}") for peer in range(self.size)]
+            listeners = [get(f"listener/{peer}") for peer in range(self.size)]
             if "" in listeners:
                 raise ConnectionRefusedError(f"{self._names[listeners.index('')]} has no socket")
             for peer in range(self.me):
@@ -117,23 +118,23 @@ class SharedMemoryGroup:
         self._exchange_descriptors(HEAD_BYTES + bytes_wanted, deadline_s)
         for turn in (0, 1):
             poll = select.poll()
-            own = (self._stop, self._events[2 * self.me + turn])
-            for descriptor in (*own, *(its.fileno() for its in self._peers.values())):
+            events = (self._stop, self._events[2 * self.me + turn])
+            for descriptor in (*events, *(connection.fileno() for connection in self._peers.values())):
                 poll.register(descriptor, select.POLLIN)
             self._polls.append(poll)
 
     def announce(self, number: int, size_bytes: int) -> None:
         """Publish to the other ranks that this one begins all-reduce *number* of the group. Any thread may call it."""
         if self.memory is not None:
-            at = self.me * LINE + WORD.size * (1 + number % SIGNATURES)
-            self.memory[at : at + WORD.size] = WORD.pack(signature(number, size_bytes))
+            offset = self.me * LINE + WORD.size * (1 + number % SIGNATURES)
+            self.memory[offset : offset + WORD.size] = WORD.pack(signature(number, size_bytes))
 
-    def barrier(self, what: str, number: int = 0) -> None:
+    def barrier(self, collective: str, number: int = 0) -> None:
         """Return when all ranks have entered this barrier; what they wrote to the memory before it is then visible.
 
         Raises:
             PeerLost: a peer ended or closed its group before it reached this barrier.
-            PeerTimeout: a peer did not reach it within timeout_s; *what* says in what, for the message.
+            PeerTimeout: a peer did not reach it within timeout_s; *collective* says in what, for the message.
             GroupClosed: another thread of this rank called `close`.
             SizeMismatch: a peer began all-reduce *number* with another size, through this memory or not.
         """
@@ -144,18 +145,18 @@ class SharedMemoryGroup:
         for peer in range(self.size):
             if peer != self.me:
                 os.eventfd_write(self._events[2 * peer + turn], 1)
-        mine = self._events[2 * self.me + turn]
+        event = self._events[2 * self.me + turn]
         missing = self.size - 1
         deadline_s = 0.0
         while missing:
             try:
-                missing -= os.eventfd_read(mine)
+                missing -= os.eventfd_read(event)
             except BlockingIOError:
                 deadline_s = deadline_s or time.monotonic() + self.timeout_s
-                self._wait(turn, deadline_s, what)
+                self._wait(turn, deadline_s, collective)
                 if missing:
-                    self._compare(number)
-        self._compare(number)
+                    self._check_sizes(number)
+        self._check_sizes(number)
 
     def close(self) -> None:
         """Leave the group: peers that wait for this rank raise PeerLost. Any thread may call it, more than once."""
@@ -176,42 +177,46 @@ class SharedMemoryGroup:
         for peer in self._peers.values():
             peer.close()
         self.memory = None
-        given, self._events, self._stop = [*self._events, self._stop], [], -1
-        for descriptor in given:
+        descriptors, self._events, self._stop = [*self._events, self._stop], [], -1
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _wait(self, turn: int, deadline_s: float, what: str) -> None:
-        rest_ms = (deadline_s - time.monotonic()) * 1000
-        if rest_ms <= 0:
-            raise PeerTimeout(f"Timed out waiting {self.timeout_s:g} s for {self._missing_peers()} in {what}")
+    def _wait(self, turn: int, deadline_s: float, collective: str) -> None:
+        due_in_ms = (deadline_s - time.monotonic()) * 1000
+        if due_in_ms <= 0:
+            raise PeerTimeout(f"Timed out waiting {self.timeout_s:g} s for {self._missing_peers()} in {collective}")
         for peer in self._lost:
             # A peer that entered this barrier and then left has already sent its signal to all ranks.
             if self._last_barrier_of(peer) < self._barriers:
-                raise PeerLost(f"Connection closed by peer: {self._names[peer]} of this host ended or left in {what}")
-        mine = self._events[2 * self.me + turn]
-        ready = {descriptor for descriptor, _ in self._polls[turn].poll(min(rest_ms, COMPARE_MS))}
+                raise PeerLost(
+                    f"Connection closed by peer: {self._names[peer]} of this host ended or left in {collective}"
+                )
+        event = self._events[2 * self.me + turn]
+        ready = {descriptor for descriptor, _ in self._polls[turn].poll(min(due_in_ms, COMPARE_MS))}
         if self._stop in ready:
-            raise GroupClosed(f"{what} was given up: its process group is being closed")
-        if mine in ready or not ready:
+            raise GroupClosed(f"{collective} was given up: its process group is being closed")
+        if event in ready or not ready:
             return
-        for peer, its in self._peers.items():
-            if its.fileno() not in ready:
+        for peer, connection in self._peers.items():
+            if connection.fileno() not in ready:
                 continue
             self._lost.add(peer)
             for poll in self._polls:
-                poll.unregister(its)
+                poll.unregister(connection)
 
     def _last_barrier_of(self, peer: int) -> int:
         return int(WORD.unpack_from(self.memory, peer * LINE)[0])
 
-    def _compare(self, number: int) -> None:
+    def _check_sizes(self, number: int) -> None:
         if not number:
             return
-        at = WORD.size * (1 + number % SIGNATURES)
-        mine = WORD.unpack_from(self.memory, self.me * LINE + at)[0]
+        offset = WORD.size * (1 + number % SIGNATURES)
+        own_signature = WORD.unpack_from(self.memory, self.me * LINE + offset)[0]
         for peer in range(self.size):
-            mismatch = size_mismatch(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
+            mismatch = size_mismatch(
+                own_signature, WORD.unpack_from(self.memory, peer * LINE + offset)[0], self._names[peer]
+            )
             if mismatch is not None:
                 raise mismatch
 
@@ -222,24 +227,24 @@ class SharedMemoryGroup:
         )
 
     def _connect_to(self, peer: int, name: str, deadline_s: float) -> None:
-        its = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._peers[peer] = its
-        its.settimeout(max(0.01, deadline_s - time.monotonic()))
-        its.connect("\0" + name)
-        its.sendall(HELLO.pack(self.me))
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._peers[peer] = connection
+        connection.settimeout(max(0.01, deadline_s - time.monotonic()))
+        connection.connect("\0" + name)
+        connection.sendall(HELLO.pack(self.me))
 
     def _accept(self, listener: socket.socket, deadline_s: float) -> None:
         listener.settimeout(max(0.01, deadline_s - time.monotonic()))
-        its, _ = listener.accept()
-        its.settimeout(max(0.01, deadline_s - time.monotonic()))
-        _, user, _ = struct.unpack("iII", its.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        peer = HELLO.unpack(its.recv(HELLO.size, socket.MSG_WAITALL))[0]
+        connection, _ = listener.accept()
+        connection.settimeout(max(0.01, deadline_s - time.monotonic()))
+        _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        peer = HELLO.unpack(connection.recv(HELLO.size, socket.MSG_WAITALL))[0]
         if user != os.geteuid() or not self.me < peer < self.size or peer in self._peers:
-            its.close()
+            connection.close()
             raise ConnectionRefusedError(
                 f"expected a connection from a rank, got one from another process (user {user})"
             )
-        self._peers[peer] = its
+        self._peers[peer] = connection
 
     def _exchange_descriptors(self, size_bytes: int, deadline_s: float) -> None:
         count = 1 + 2 * self.size
@@ -248,19 +253,19 @@ class SharedMemoryGroup:
             self._events = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(count - 1)]
             os.ftruncate(memory, size_bytes)
             rights = array.array("i", [memory, *self._events])
-            for its in self._peers.values():
-                its.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            for connection in self._peers.values():
+                connection.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         else:
             first = self._peers[0]
             first.settimeout(max(0.01, deadline_s - time.monotonic()))
-            _, given, _, _ = socket.recv_fds(first, 1, count)
-            if len(given) != count:
-                for descriptor in given:
+            _, received, _, _ = socket.recv_fds(first, 1, count)
+            if len(received) != count:
+                for descriptor in received:
                     os.close(descriptor)
-                raise ConnectionError(f"{self._names[0]} gave {len(given)} descriptors in place of {count}")
-            memory, *self._events = given
-        for its in self._peers.values():
-            its.setblocking(False)
+                raise ConnectionError(f"{self._names[0]} gave {len(received)} descriptors in place of {count}")
+            memory, *self._events = received
+        for connection in self._peers.values():
+            connection.setblocking(False)
         try:
             self.memory = mmap.mmap(memory, size_bytes)
         finally:

@@ -1,9 +1,9 @@
 """CPU tensors with gaps between their elements, such as a column of a matrix.
 
-Gloo of torch 2.13 moves as many elements from a tensor's first one on as it has, whatever its strides. all_reduce,
-reduce, broadcast, scatter, reduce_scatter and all_to_all_single then give wrong numbers without an error, and write
-beside the tensor. Backend "smddp" moves contiguous copies of such tensors. It waits for the result, which a copy has
-to take back, so an asynchronous call has ended when it returns.
+Gloo of torch 2.13 ignores strides: from a tensor's first element on it moves as many elements as the tensor has.
+all_reduce, reduce, broadcast, scatter, reduce_scatter and all_to_all_single then give wrong numbers without an error,
+and write beside the tensor. Backend "smddp" moves contiguous copies of such tensors. It waits for the result, which a
+copy has to take back, so an asynchronous call has ended when it returns.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def check_writable(tensor: Any) -> None:
 
 
 def write(result: Any, tensor: Any) -> None:
-    """Put *result* into *tensor*, past autograd, as a collective does."""
+    """Copy *result* into *tensor* without autograd, as a collective does."""
     import torch
 
     with torch.inference_mode(tensor.is_inference()):

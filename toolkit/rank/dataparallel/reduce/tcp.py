@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.rank.dataparallel.reduce.shared_memory import GroupClosed, PeerLost, PeerTimeout, size_mismatch
-from toolkit.rank.mesh.mesh import Card, Door
+from toolkit.rank.mesh.mesh import ContactInfo, Listener
 
 SIGNATURE = struct.Struct("<q")
 
@@ -47,13 +47,16 @@ class TcpGroup:
         Raises:
             OSError: no address can be listened on, or a peer did not connect within *within_s*.
         """
-        with Door(self.me, addresses) as door:
-            put(f"door/{self.me}", json.dumps([door.card.token.hex(), door.card.addresses]))
-            known = [json.loads(get(f"door/{peer}")) for peer in range(self.size)]
-            cards = [Card(bytes.fromhex(token), tuple((host, port) for host, port in its)) for token, its in known]
-            self._peers = door.connect(cards, self._names, within_s)
-        for its in self._peers.values():
-            its.setblocking(False)
+        with Listener(self.me, addresses) as listener:
+            put(f"contact/{self.me}", json.dumps([listener.contact.token.hex(), listener.contact.addresses]))
+            replies = [json.loads(get(f"contact/{peer}")) for peer in range(self.size)]
+            contacts = [
+                ContactInfo(bytes.fromhex(token), tuple((host, port) for host, port in addresses))
+                for token, addresses in replies
+            ]
+            self._peers = listener.connect(contacts, self._names, within_s)
+        for connection in self._peers.values():
+            connection.setblocking(False)
 
     def start(self, sends: Mapping[int, memoryview], receives: Mapping[int, memoryview]) -> None:
         """Begin to send the bytes *sends*[peer] to each peer and to fill *receives*[peer] from it.
@@ -63,19 +66,19 @@ class TcpGroup:
         Raises:
             PeerLost, GroupClosed: as `finish`.
         """
-        own = SIGNATURE.pack(self.signature)
-        self._sends = {peer: [memoryview(own), view] for peer, view in sends.items() if view}
+        signature = SIGNATURE.pack(self.signature)
+        self._sends = {peer: [memoryview(signature), view] for peer, view in sends.items() if view}
         self._heads = {peer: bytearray(SIGNATURE.size) for peer, view in receives.items() if view}
         self._receives = {peer: [memoryview(self._heads[peer]), view] for peer, view in receives.items() if view}
         for peer in list(self._sends):
             self._send(peer, "an all-reduce")
 
-    def finish(self, what: str) -> None:
+    def finish(self, collective: str) -> None:
         """Return when everything that `start` began is sent and received.
 
         Raises:
             PeerLost: a peer ended or closed its group.
-            PeerTimeout: the exchange took longer than timeout_s; *what* says in what, for the message.
+            PeerTimeout: the exchange took longer than timeout_s; *collective* says in what, for the message.
             GroupClosed: another thread of this rank called `close`.
             SizeMismatch: the peer's message belongs to an all-reduce of another size.
         """
@@ -84,82 +87,82 @@ class TcpGroup:
         while True:
             for peer, events in ready.items():
                 if events & ~select.POLLOUT and peer in self._receives:
-                    self._receive(peer, what)
+                    self._receive(peer, collective)
                 if events & ~select.POLLIN and peer in self._sends:
-                    self._send(peer, what)
+                    self._send(peer, collective)
             if not self._sends and not self._receives:
                 return
-            ready = self._wait(deadline_s, what)
+            ready = self._wait(deadline_s, collective)
 
     def close(self) -> None:
         """Leave the group: peers that wait for this rank raise PeerLost. Any thread may call it, more than once."""
         self._is_closed = True
-        for its in self._peers.values():
+        for connection in self._peers.values():
             with contextlib.suppress(OSError):
-                its.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
         """Close the sockets. Only the thread that reduces does so, after its last call, and a forked child."""
         self._is_closed = True
         self._sends, self._receives = {}, {}
-        for its in self._peers.values():
-            its.close()
+        for connection in self._peers.values():
+            connection.close()
 
-    def _send(self, peer: int, what: str) -> None:
+    def _send(self, peer: int, collective: str) -> None:
         views = self._sends[peer]
         try:
-            views = _rest(views, self._peers[peer].sendmsg(views))
+            views = _skip_bytes(views, self._peers[peer].sendmsg(views))
         except BlockingIOError:
             return
         except OSError as error:
-            raise self._lost(peer, what) from error
+            raise self._loss_error(peer, collective) from error
         if views:
             self._sends[peer] = views
         else:
             del self._sends[peer]
 
-    def _receive(self, peer: int, what: str) -> None:
+    def _receive(self, peer: int, collective: str) -> None:
         views = self._receives[peer]
         try:
             count = self._peers[peer].recvmsg_into(views)[0]
         except BlockingIOError:
             return
         except OSError as error:
-            raise self._lost(peer, what) from error
+            raise self._loss_error(peer, collective) from error
         if not count:
-            raise self._lost(peer, what)
-        rest = _rest(views, count)
-        if len(views) > 1 and len(rest) <= 1:
+            raise self._loss_error(peer, collective)
+        remaining = _skip_bytes(views, count)
+        if len(views) > 1 and len(remaining) <= 1:
             mismatch = size_mismatch(
                 self.signature, SIGNATURE.unpack(self._heads[peer])[0], f"{self._names[peer]} on another host"
             )
             if mismatch is not None:
                 raise mismatch
-        if rest:
-            self._receives[peer] = rest
+        if remaining:
+            self._receives[peer] = remaining
         else:
             del self._receives[peer]
 
-    def _wait(self, deadline_s: float, what: str) -> dict[int, int]:
-        """Return {peer: what it is ready for}."""
+    def _wait(self, deadline_s: float, collective: str) -> dict[int, int]:
+        """Return {peer: its ready poll events}."""
         poll, peers = select.poll(), {}
         for peer in {*self._sends, *self._receives}:
-            wanted = (select.POLLIN if peer in self._receives else 0) | (select.POLLOUT if peer in self._sends else 0)
-            poll.register(self._peers[peer], wanted)
+            events = (select.POLLIN if peer in self._receives else 0) | (select.POLLOUT if peer in self._sends else 0)
+            poll.register(self._peers[peer], events)
             peers[self._peers[peer].fileno()] = peer
         ready = poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
         if not ready:
             absent = ", ".join(self._names[peer] for peer in sorted(peers.values()))
-            raise PeerTimeout(f"Timed out waiting {self._timeout_s:g} s for {absent} in {what}")
+            raise PeerTimeout(f"Timed out waiting {self._timeout_s:g} s for {absent} in {collective}")
         return {peers[descriptor]: events for descriptor, events in ready}
 
-    def _lost(self, peer: int, what: str) -> Exception:
+    def _loss_error(self, peer: int, collective: str) -> Exception:
         if self._is_closed:
-            return GroupClosed(f"{what} was given up: its process group is being closed")
-        return PeerLost(f"Connection closed by peer: {self._names[peer]} on another host ended or left in {what}")
+            return GroupClosed(f"{collective} was given up: its process group is being closed")
+        return PeerLost(f"Connection closed by peer: {self._names[peer]} on another host ended or left in {collective}")
 
 
-def _rest(views: list[memoryview], count: int) -> list[memoryview]:
+def _skip_bytes(views: list[memoryview], count: int) -> list[memoryview]:
     """Return what remains of *views* after their first *count* bytes."""
     while views and count >= len(views[0]):
         count -= len(views[0])

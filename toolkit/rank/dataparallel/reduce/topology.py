@@ -1,4 +1,4 @@
-"""Pure: which ranks share a host, and which exchange sums between hosts."""
+"""Finds the ranks that share a host, and those that exchange sums between hosts. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,14 +12,14 @@ class Topology(NamedTuple):
     cross_host_peers: tuple[int, ...]
 
 
-def find_topology(hosts_of: Sequence[int], rank: int, most: int) -> Topology | str:
+def find_topology(host_numbers: Sequence[int], rank: int, most: int) -> Topology | str:
     """Return the topology of *rank*, or the reason why there is none.
 
-    hosts_of[r] is the number of rank r's host, 0 if unknown. Either all ranks get a topology, or all get the same
-    reason. *most* is the largest number of ranks on a host.
+    host_numbers[r] is the number of rank r's host, 0 if unknown. Either all ranks get a topology, or all get the same
+    reason. *most* is the largest allowed number of ranks on a host.
     """
     hosts: dict[int, list[int]] = {}
-    for number, host in enumerate(hosts_of):
+    for number, host in enumerate(host_numbers):
         hosts.setdefault(host, []).append(number)
     counts = sorted({len(ranks) for ranks in hosts.values()})
     if 0 in hosts:
@@ -30,6 +30,6 @@ def find_topology(hosts_of: Sequence[int], rank: int, most: int) -> Topology | s
         return f"hosts have different numbers of ranks ({', '.join(map(str, counts))})"
     if counts[0] > most:
         return f"more than {most} ranks on a host"
-    local_peers = hosts[hosts_of[rank]]
+    local_peers = hosts[host_numbers[rank]]
     local_rank = local_peers.index(rank)
     return Topology(tuple(local_peers), tuple(ranks[local_rank] for ranks in hosts.values()))

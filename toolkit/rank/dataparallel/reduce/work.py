@@ -1,18 +1,18 @@
-"""The Work that represents a running all-reduce in torch: for scripts to wait on, with a Future inside for DDP.
+"""The torch Work that represents a running all-reduce: scripts wait for it, and DDP uses its Future.
 
-torch's own wrapper of a future (_create_work_from_future) does not do: its wait() reports success when the future has
+torch's own wrapper of a future (_create_work_from_future) is not usable: its wait() reports success when the future has
 failed (torch 2.13), and the script would continue with gradients that were never summed.
 """
 
 from typing import Any
 
 
-def work_class() -> Any:
+def make_work_class() -> Any:
     """Return the Work's class. A reducer makes it once: torch takes half a millisecond for a class."""
     from torch.distributed import Work
     from torch.futures import Future
 
-    class Reduction(Work):
+    class HierarchicalWork(Work):
         """A hierarchical all-reduce of *tensors*."""
 
         def __init__(self, tensors: list[Any]) -> None:
@@ -23,11 +23,11 @@ def work_class() -> Any:
             self._future = self._begun.then(self._outcome)
 
         def end(self, failure: Exception | None) -> None:
-            """Wake the waiters; with *failure* they raise it."""
+            """Wake the waiters. They raise *failure*, if there is one."""
             self._failure = failure
             self._begun.set_result(None)
 
-        def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 - the group's holds
+        def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 - the group's timeout applies
             self._begun.wait()
             if self._failure is not None:
                 raise RuntimeError(str(self._failure)) from self._failure
@@ -51,4 +51,4 @@ def work_class() -> Any:
                 raise self._failure
             return self._tensors
 
-    return Reduction
+    return HierarchicalWork

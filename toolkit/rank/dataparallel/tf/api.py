@@ -14,15 +14,15 @@ from numbers import Integral
 from typing import Any
 
 from toolkit.rank.dataparallel.exceptions import SMDDPError, SMDDPNotInitializedError
-from toolkit.rank.dataparallel.tf.agreement import Agreement
+from toolkit.rank.dataparallel.tf.agreement import CollectiveAgreement
 from toolkit.rank.dataparallel.tf.fuse import ALIGN_BYTES, BUCKET_MIB, MIB
-from toolkit.rank.dataparallel.tf.transport import Alone, Transport, connect
+from toolkit.rank.dataparallel.tf.transport import SingleRankTransport, Transport, connect
 
 AGAIN = "init() called more than once. smdistributed.dataparallel is already initialized."
 
 
 class ReduceOp:
-    """How an all-reduce combines the ranks' values."""
+    """The operations of an all-reduce."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -68,11 +68,11 @@ class Compression:
 
 
 class Library:
-    """One process's library: not initialized, then connected to the other ranks, then shut down."""
+    """The library of one process: at first not initialized, then connected to the other ranks, at last shut down."""
 
     def __init__(self) -> None:
         self._transport: Transport | None = None
-        self._agreement = Agreement(Alone())
+        self._agreement = CollectiveAgreement(SingleRankTransport())
         self._lock = threading.Lock()
         self._pid = 0  # of the process that called init()
 
@@ -86,12 +86,12 @@ class Library:
         if self._transport is not None:
             raise RuntimeError(AGAIN)
         self._transport = connect()
-        self._agreement = Agreement(self._transport)
+        self._agreement = CollectiveAgreement(self._transport)
         self._pid = os.getpid()
         atexit.register(self._at_exit)
 
     def shutdown(self) -> None:
-        """Leave the other ranks, which must leave, too; init() may be called again.
+        """Leave the group. The other ranks must leave, too; init() may be called again.
 
         Raises:
             SMDDPError: on every rank, if another one calls a collective.
@@ -105,14 +105,14 @@ class Library:
                 self._agreement.end()
         except SMDDPError:
             raise
-        except Exception:  # noqa: BLE001 - a rank that is gone, or comes late, fails by itself and not those that leave
+        except Exception:  # noqa: BLE001 - a rank that is gone or late fails itself, and not those that leave
             pass
         finally:
             transport.leave()
 
     def _at_exit(self) -> None:
-        """Leave at the end of the program, with the other ranks unless it fails and they notice; not in a forked child,
-        nor beside a call."""
+        """Leave at the end of the program: with the other ranks, unless it fails and they notice. Not in a forked
+        child, nor during a call."""
         if self._pid != os.getpid() or self._transport is None:
             return
         has_failed = hasattr(sys, "last_value")
@@ -127,7 +127,7 @@ class Library:
                 sys.stderr.write(f"[toolkit] smddp: rank {self._agreement.rank}: {error}\n")
 
     @property
-    def joined(self) -> Transport:
+    def transport(self) -> Transport:
         """The transport to the other ranks.
 
         Raises:
@@ -140,22 +140,22 @@ class Library:
         return self._transport
 
     @property
-    def _agreed(self) -> Agreement:
+    def _collectives(self) -> CollectiveAgreement:
         """The collectives. Looked up at each call: a tf.function may be traced before a second init()."""
-        _ = self.joined
+        _ = self.transport
         return self._agreement
 
     def size(self) -> int:
-        return self.joined.place.size
+        return self.transport.position.size
 
     def rank(self) -> int:
-        return self.joined.place.rank
+        return self.transport.position.rank
 
     def local_size(self) -> int:
-        return self.joined.place.local_size
+        return self.transport.position.local_size
 
     def local_rank(self) -> int:
-        return self.joined.place.local_rank
+        return self.transport.position.local_rank
 
     def allreduce(
         self,
@@ -170,10 +170,10 @@ class Library:
 
     def oob_allreduce(self, tensor: Any, compression: Any = NoCompression, op: str = ReduceOp.AVERAGE) -> Any:
         """Return the average (sum, ...) of every rank's *tensor*."""
-        (reduced,) = self.reduced([tensor], compression, op)
+        (reduced,) = self.reduce_tensors([tensor], compression, op)
         return reduced
 
-    def reduced(
+    def reduce_tensors(
         self,
         tensors: list[Any],
         compression: Any = NoCompression,
@@ -187,12 +187,12 @@ class Library:
 
         Raises:
             ValueError: *op* is none of `ReduceOp`'s, or has no meaning for the type of a tensor.
-            SMDDPError: the ranks differ in the number, types or shapes of *tensors*, or in which are None.
+            SMDDPError: the ranks differ in the number, types or shapes of *tensors*, or in the tensors that are None.
         """
         import numpy as np
         import tensorflow as tf
 
-        _ = self.joined  # In a tf.function, an error now and not when it runs.
+        _ = self.transport  # In a tf.function this raises now and not when it runs.
         most_bytes = int(bucket_mib * MIB)
         present = [number for number, tensor in enumerate(tensors) if tensor is not None]
         dense = [tf.convert_to_tensor(tensors[number]) for number in present]
@@ -205,10 +205,10 @@ class Library:
             for number, array in zip(present, arrays, strict=True):
                 on_ranks[number] = np.asarray(array)
             with self._lock:
-                reduced = self._agreed.allreduce(op, on_ranks, most_bytes, names)
+                reduced = self._collectives.allreduce(op, on_ranks, most_bytes, names)
             return [reduced[number] for number in present]
 
-        moved = _called(move, [tensor for tensor, _ in packed])
+        moved = _call_in_order(move, [tensor for tensor, _ in packed])
         results: list[Any] = [None] * len(tensors)
         for number, (_, context), tensor in zip(present, packed, moved, strict=True):
             results[number] = compression.decompress(tensor, context)
@@ -220,56 +220,63 @@ class Library:
         Raises:
             ValueError: there is no such rank, or no broadcast for the tensor's type.
         """
-        (told,) = self._told([tensor], root_rank)
-        return told
+        (received,) = self._broadcast([tensor], root_rank)
+        return received
 
     def broadcast_variables(self, variables: Any, root_rank: int) -> Any:
-        """Set *variables* to what they are on rank *root_rank*; return the group of assignments (for TensorFlow 1)."""
+        """Set *variables* to their values on rank *root_rank*; return the group of assignments (for TensorFlow 1)."""
         import tensorflow as tf
 
-        known = list(variables)
-        if not known:
+        variable_list = list(variables)
+        if not variable_list:
             return tf.no_op()
-        return tf.group(*(_assigned(v, value) for v, value in zip(known, self._told(known, root_rank), strict=True)))
+        return tf.group(
+            *(
+                _assign(v, value)
+                for v, value in zip(variable_list, self._broadcast(variable_list, root_rank), strict=True)
+            )
+        )
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
-        """Do so with TensorFlow 1's global variables."""
+        """Do the same with TensorFlow 1's global variables."""
         import tensorflow as tf
 
         return self.broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
-    def _told(self, tensors: list[Any], root_rank: int) -> list[Any]:
+    def _broadcast(self, tensors: list[Any], root_rank: int) -> list[Any]:
         import numpy as np
         import tensorflow as tf
 
-        told = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        root = rank_of(root_rank, self.joined.place.size)
-        check_broadcast([tensor.dtype for tensor in told])
+        tensors_of_rank = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        root = check_root_rank(root_rank, self.transport.position.size)
+        check_broadcast([tensor.dtype for tensor in tensors_of_rank])
 
         def move(*arrays: Any) -> list[Any]:
             with self._lock:
-                return self._agreed.broadcast([np.asarray(array) for array in arrays], root)
+                return self._collectives.broadcast([np.asarray(array) for array in arrays], root)
 
-        return _called(move, told)
+        return _call_in_order(move, tensors_of_rank)
 
 
 def check_operation(op: Any, kind: Any) -> None:
     """Raise ValueError unless tensors of TensorFlow's type *kind* can be reduced by *op*."""
-    words = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX)
-    if op not in words:
-        raise ValueError(f"smdistributed.dataparallel: op: expected one of {', '.join(map(repr, words))}, got {op!r}")
-    if kind.is_floating or (kind.is_integer and op != ReduceOp.AVERAGE) or (kind.is_complex and op in words[:2]):
+    operations = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX)
+    if op not in operations:
+        raise ValueError(
+            f"smdistributed.dataparallel: op: expected one of {', '.join(map(repr, operations))}, got {op!r}"
+        )
+    if kind.is_floating or (kind.is_integer and op != ReduceOp.AVERAGE) or (kind.is_complex and op in operations[:2]):
         return
     if kind.is_integer:
-        cure = "An average of integers would be rounded: use tf.cast(tensor, tf.float64), or ReduceOp.SUM."
+        hint = "An average of integers would be rounded: use tf.cast(tensor, tf.float64), or ReduceOp.SUM."
     elif kind.is_bool:
-        cure = "Use tf.cast(tensor, tf.int32): the least of all ranks is 'all', the greatest is 'any'."
+        hint = "Use tf.cast(tensor, tf.int32): the least of all ranks is 'all', the greatest is 'any'."
     else:
-        cure = "Reduce its numbers as another type."
-    raise ValueError(f"smdistributed.dataparallel: a tensor of type {kind.name} has no {op} over ranks. {cure}")
+        hint = "Reduce its numbers as another type."
+    raise ValueError(f"smdistributed.dataparallel: a tensor of type {kind.name} has no {op} over ranks. {hint}")
 
 
-def rank_of(root_rank: Any, size: int) -> int:
+def check_root_rank(root_rank: Any, size: int) -> int:
     """Return *root_rank*, of *size* ranks, as an int; raise ValueError if there is none."""
     if isinstance(root_rank, Integral) and 0 <= int(root_rank) < size:
         return int(root_rank)
@@ -286,36 +293,36 @@ def check_broadcast(kinds: Sequence[Any]) -> None:
             )
 
 
-def _assigned(variable: Any, value: Any) -> Any:
+def _assign(variable: Any, value: Any) -> Any:
     """Return the operation that sets *variable*, a tf.Variable or one of Keras's."""
     done = variable.assign(value)
     return value if done is None else done
 
 
-def _called(move: Any, tensors: list[Any]) -> list[Any]:
+def _call_in_order(move: Any, tensors: list[Any]) -> list[Any]:
     """Return the result of *move* on *tensors*: now, or in the graph under construction, after the previous call."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
         import numpy as np
 
-        made = move(*(np.asarray(tensor) for tensor in tensors))  # Views: Tensor.numpy() copies.
-        return [_tensor(value, tensor.dtype) for value, tensor in zip(made, tensors, strict=True)]
+        results = move(*(np.asarray(tensor) for tensor in tensors))  # Views: Tensor.numpy() copies.
+        return [_tensor(value, tensor.dtype) for value, tensor in zip(results, tensors, strict=True)]
     graph = tf.compat.v1.get_default_graph()
-    before = getattr(graph, "_toolkit_smddp_last", None)
-    with tf.control_dependencies([before] if before is not None else []):
-        made = tf.numpy_function(move, tensors, [tensor.dtype for tensor in tensors])
-    if not tensors:  # Nothing to move, but the other ranks must agree on that.
-        graph._toolkit_smddp_last = made
+    previous = getattr(graph, "_toolkit_smddp_last", None)
+    with tf.control_dependencies([previous] if previous is not None else []):
+        results = tf.numpy_function(move, tensors, [tensor.dtype for tensor in tensors])
+    if not tensors:  # Nothing moves, but the other ranks must agree on that.
+        graph._toolkit_smddp_last = results
         return []
-    graph._toolkit_smddp_last = made[0].op
-    for value, tensor in zip(made, tensors, strict=True):
+    graph._toolkit_smddp_last = results[0].op
+    for value, tensor in zip(results, tensors, strict=True):
         value.set_shape(tensor.shape)
-    return list(made)
+    return list(results)
 
 
 def _tensor(value: Any, kind: Any) -> Any:
-    """Return the array *value* as a tensor of type *kind*; without a copy where TensorFlow can take its memory over."""
+    """Return the array *value* as a tensor of type *kind*; without a copy if TensorFlow can use its memory."""
     import tensorflow as tf
 
     if value.dtype.kind in "fiu" and value.size and value.ctypes.data % ALIGN_BYTES == 0 and value.flags.writeable:

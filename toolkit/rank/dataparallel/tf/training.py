@@ -5,7 +5,7 @@ from typing import Any
 from toolkit.rank.dataparallel.tf.api import Library, NoCompression, ReduceOp
 from toolkit.rank.dataparallel.tf.fuse import BUCKET_MIB
 
-AVERAGES = "_toolkit_smddp_averages"  # Marks the classes and functions that this module puts in Keras's place.
+AVERAGES = "_toolkit_smddp_averages"  # Marks the classes and functions with which this module replaces Keras's.
 
 
 def tape_function(library: Library) -> Any:
@@ -20,13 +20,13 @@ def tape_function(library: Library) -> Any:
         sparse_as_dense: bool = True,
     ) -> Any:
         """Return *gradtape* with a `gradient` that is averaged over all ranks; it is the same tape otherwise."""
-        alone = gradtape.gradient
+        original = gradtape.gradient
 
         def gradient(target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
             import tensorflow as tf
 
-            gradients = alone(target, sources, *arguments, **options)
-            flat = library.reduced(_flat(gradients), compression, op, names=_names(_flat(sources)))
+            gradients = original(target, sources, *arguments, **options)
+            flat = library.reduce_tensors(_flat(gradients), compression, op, names=_names(_flat(sources)))
             return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
         gradtape.gradient = gradient
@@ -42,7 +42,7 @@ def _flat(nested: Any) -> list[Any]:
 
 
 def _names(variables: Any) -> list[str]:
-    """Return what errors call *variables*: Keras 3's paths, else names; "" for tensors of an eager step."""
+    """Return the names of *variables* for errors: Keras 3's paths, else names; "" for tensors of an eager step."""
     names = []
     for variable in variables:
         try:
@@ -71,56 +71,56 @@ def optimizer_function(library: Library) -> Any:
         Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* are ignored.
         """
 
-        def reduced(gradients: Any, variables: Any) -> list[Any]:
-            return library.reduced(list(gradients), compression, op, bucket_cap_mb, _names(variables or ()))
+        def average(gradients: Any, variables: Any) -> list[Any]:
+            return library.reduce_tensors(list(gradients), compression, op, bucket_cap_mb, _names(variables or ()))
 
         if hasattr(optimizer, "compute_gradients"):
-            return _first_generation(optimizer, reduced)
-        return _of_keras(optimizer, reduced, library)
+            return _wrap_tf1_optimizer(optimizer, average)
+        return _wrap_keras_optimizer(optimizer, average, library)
 
     return DistributedOptimizer
 
 
-def _first_generation(optimizer: Any, reduced: Any) -> Any:
-    alone = optimizer.compute_gradients
+def _wrap_tf1_optimizer(optimizer: Any, average: Any) -> Any:
+    original = optimizer.compute_gradients
 
     def compute_gradients(*arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
-        pairs = list(alone(*arguments, **options))
-        averages = reduced([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        pairs = list(original(*arguments, **options))
+        averages = average([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return [(gradient, variable) for gradient, (_, variable) in zip(averages, pairs, strict=True)]
 
     optimizer.compute_gradients = compute_gradients
     return optimizer
 
 
-def _of_keras(optimizer: Any, reduced: Any, library: Library) -> Any:
+def _wrap_keras_optimizer(optimizer: Any, average: Any, library: Library) -> Any:
     kind = type(optimizer)
 
     if hasattr(kind, "apply"):  # Keras 3: every update calls it.
         _scale_losses_alike(library)
 
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            return kind.apply(self, reduced(grads, trainable_variables), trainable_variables)
+            return kind.apply(self, average(grads, trainable_variables), trainable_variables)
 
-        own: dict[str, Any] = {"apply": apply}
+        members: dict[str, Any] = {"apply": apply}
     else:
 
         def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
             pairs = list(grads_and_vars)
-            averages = reduced([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-            both = [(gradient, variable) for gradient, (_, variable) in zip(averages, pairs, strict=True)]
-            return kind.apply_gradients(self, both, *arguments, **options)
+            averages = average([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+            averaged_pairs = [(gradient, variable) for gradient, (_, variable) in zip(averages, pairs, strict=True)]
+            return kind.apply_gradients(self, averaged_pairs, *arguments, **options)
 
-        own = {"apply_gradients": apply_gradients}
-    # The same name and module, so that what is saved can be loaded without this library. The same object, so that its
+        members = {"apply_gradients": apply_gradients}
+    # The same name and module, so that a saved model can be loaded without this library. The same object, so that its
     # state stays: of an optimizer that was loaded with a model, its moments and its number of steps.
-    own |= {"__module__": kind.__module__, AVERAGES: True}
-    optimizer.__class__ = type(kind.__name__, (kind,), own)
+    members |= {"__module__": kind.__module__, AVERAGES: True}
+    optimizer.__class__ = type(kind.__name__, (kind,), members)
     return optimizer
 
 
 def _scale_losses_alike(library: Library) -> None:
-    """Let Keras's LossScaleOptimizer around an optimizer of this module skip a step on all ranks or on none.
+    """Make Keras's LossScaleOptimizer around an optimizer of this module skip a step on all ranks or on none.
 
     `Model.compile` puts it around any optimizer under the policy mixed_float16. It looks for infinite gradients before
     they are averaged: a rank that alone found one would leave out the all-reduce, and the others would average their

@@ -11,13 +11,13 @@ from toolkit.rank.dataparallel.tf.shared import SharedMemoryReducer
 from toolkit.rank.mesh.position import RankPosition, rank_position
 
 # MPI and gloo do not add these types (float16, bfloat16): they are sent as float32.
-WIDE = {"e": "f4", "V": "f4"}
+WIDER_TYPES = {"e": "f4", "V": "f4"}
 
 
 class Transport(Protocol):
-    """What the library needs of a transport. Arrays are flat and of one type; results are written into them."""
+    """Moves arrays between ranks. Arrays are flat and of one type; results are written into them."""
 
-    place: RankPosition
+    position: RankPosition
 
     def allreduce(self, array: Any, op: str) -> None:
         """Put the sum, min or max over all ranks into every rank's *array*."""
@@ -32,7 +32,7 @@ class Transport(Protocol):
         """Return whether *number* is the same on every rank; 0 <= *number* < 2**63. It is not counted as a call."""
 
     def ends_alone(self, by_exception: bool) -> bool:
-        """Return whether this process, which ends, has failed so that the other ranks wait for it no longer."""
+        """Return whether this process ends without the others, which then do not wait for it."""
 
     def leave(self) -> None:
         """Disconnect; nothing else is called after it."""
@@ -44,26 +44,26 @@ def connect(environ: Any = os.environ) -> Transport:
     Raises:
         SMDDPError: the package that it needs is missing.
     """
-    here = rank_position(environ)
+    position = rank_position(environ)
     kinds: dict[str, tuple[str, Callable[[RankPosition], Transport]]] = {
-        "mpirun": ("mpi4py", Mpi),
-        "torchrun": ("torch", Gloo),
+        "mpirun": ("mpi4py", MpiTransport),
+        "torchrun": ("torch", GlooTransport),
     }
-    if here.size == 1 or here.launcher not in kinds:
-        return Alone()
-    package, kind = kinds[here.launcher]
+    if position.size == 1 or position.launcher not in kinds:
+        return SingleRankTransport()
+    package, kind = kinds[position.launcher]
     try:
-        return kind(here)
+        return kind(position)
     except ImportError as error:
         raise SMDDPError(
-            f"expected the package {package}, over which ranks under {here.launcher} communicate; found: {error}"
+            f"expected the package {package}, over which ranks under {position.launcher} communicate; found: {error}"
         ) from error
 
 
-class Alone:
-    """One rank."""
+class SingleRankTransport:
+    """The transport of a single rank: nothing moves."""
 
-    place = RankPosition()
+    position = RankPosition()
 
     def allreduce(self, array: Any, op: str) -> None:
         return
@@ -84,17 +84,17 @@ class Alone:
         return
 
 
-class Mpi:
+class MpiTransport:
     """The ranks of the mpirun that started this one."""
 
-    def __init__(self, here: RankPosition) -> None:
+    def __init__(self, position: RankPosition) -> None:
         from mpi4py import MPI
 
         self._ops = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         self._in_place: Any = MPI.IN_PLACE
         self._comm = MPI.COMM_WORLD.Dup()
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.place = RankPosition(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
+        self.position = RankPosition(self._comm.rank, self._comm.size, local.rank, local.size, position.launcher)
         self._statistics = CollectiveStatistics()
         self._statistics.native = "MPI"
         self._aborts = False
@@ -105,7 +105,7 @@ class Mpi:
             self._statistics.reducers.append(self._shared)
 
     def allreduce(self, array: Any, op: str) -> None:
-        self._statistics.count_native(array.nbytes, self.place.size)
+        self._statistics.count_native(array.nbytes, self.position.size)
         self._comm.Allreduce(self._in_place, array, self._ops[op])
 
     def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
@@ -123,12 +123,14 @@ class Mpi:
         return bool(both[0] == -both[1])
 
     def ends_alone(self, by_exception: bool) -> bool:
-        """Only if all ranks are aborted: MPI_Finalize, in which this one ends otherwise, waits for all."""
+        """True only if all ranks are aborted: otherwise this rank ends in MPI_Finalize, which waits for all."""
         return self._aborts
 
     def _watch_aborts(self, module: Any) -> None:
-        """Note when `python -m mpi4py` (4.1.2) decides, before the functions of atexit, to abort all ranks at the end:
-        after an exception, or sys.exit with another code than 0."""
+        """Note when `python -m mpi4py` (4.1.2) decides, before the functions of atexit, to abort all ranks at the end.
+
+        It does so after an exception, or after sys.exit with another code than 0.
+        """
         set_status = getattr(module, "_set_abort_status", None)
         if set_status is None:
             return
@@ -143,15 +145,15 @@ class Mpi:
         """Print the statistics on rank 0, unless an exception ended the script."""
         if self._shared is not None:
             self._shared.close()
-        if self.place.rank == 0 and not hasattr(sys, "last_value"):
-            summary = line(self.place.size, self._statistics.by_path(), self._statistics.others, [])
+        if self.position.rank == 0 and not hasattr(sys, "last_value"):
+            summary = line(self.position.size, self._statistics.by_path(), self._statistics.others, [])
             sys.stderr.write(f"[toolkit] smddp: {summary}\n")
 
 
-class Gloo:
+class GlooTransport:
     """The ranks of the torchrun that started this one, over backend "smddp"."""
 
-    def __init__(self, here: RankPosition) -> None:
+    def __init__(self, position: RankPosition) -> None:
         import torch
         import torch.distributed as dist
 
@@ -163,7 +165,7 @@ class Gloo:
         if self._joined:
             dist.init_process_group(NAME)
         self._ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
-        self.place = here
+        self.position = position
 
     def allreduce(self, array: Any, op: str) -> None:
         self._dist.all_reduce(self._torch.from_numpy(array), op=self._ops[op])
@@ -180,13 +182,13 @@ class Gloo:
         return bool(both[0] == -both[1])
 
     def ends_alone(self, by_exception: bool) -> bool:
-        return by_exception  # Whoever waits for it sees its connections close.
+        return by_exception  # Ranks that wait for it see its connections close.
 
     def leave(self) -> None:
         if self._joined and self._dist.is_initialized():
             self._dist.destroy_process_group()
 
 
-def wide(array: Any) -> str | None:
-    """Return the type as which *array* is sent, None if its own."""
-    return WIDE.get(array.dtype.char) if array.dtype.kind != "V" else WIDE["V"]
+def wider_type(array: Any) -> str | None:
+    """Return the type to which *array* is converted for sending, None if it is sent unchanged."""
+    return WIDER_TYPES.get(array.dtype.char) if array.dtype.kind != "V" else WIDER_TYPES["V"]

@@ -1,7 +1,7 @@
 """The TensorFlow half of the model parallel library: every public name of smdistributed.modelparallel.tensorflow.
 
 A step function is traced on every rank. Each rank builds its own layers, for every microbatch, and operations that
-exchange tensors with the other ranks; control dependencies bring these into the order of the pipeline.
+exchange tensors with the other ranks; control dependencies put these into the order of the pipeline.
 """
 
 import types
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Make DistributedModel when it is first asked for: by then the script has imported its Keras."""
+    """Make DistributedModel on first access: by then the script has imported its Keras."""
     if name != "DistributedModel":
         raise AttributeError(
             f"smdistributed.modelparallel.tensorflow has no {name}: docs/modelparallel.md has the names that are there "
@@ -67,5 +67,5 @@ def __getattr__(name: str) -> typing.Any:
         )
     from toolkit.rank.modelparallel.tf.model import model_class
 
-    made = globals()[name] = model_class()
-    return made
+    distributed_model = globals()[name] = model_class()
+    return distributed_model

@@ -15,10 +15,10 @@ from toolkit.rank.mesh.position import rank_position
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf.manual import MANUAL
-from toolkit.rank.modelparallel.tf.replicas import REPLICAS
+from toolkit.rank.modelparallel.tf.replicas import GRADIENT_AVERAGER
 
-# The parameters that only PyTorch's half has; given to TensorFlow's, they must have their defaults.
-OF_TORCH = (
+# The parameters that only PyTorch's half has: in TensorFlow's they must have their defaults.
+TORCH_ONLY = (
     "ddp",
     "offload_activations",
     "activation_loading_horizon",
@@ -47,7 +47,7 @@ OF_TORCH = (
 
 
 class State:
-    """`smp.state`: what scripts read of the library."""
+    """`smp.state`: the values of the library that scripts read."""
 
     @property
     def cfg(self) -> Parameters:
@@ -66,35 +66,34 @@ state = State()
 def init(config: Mapping[str, Any] | None = None) -> None:
     """Connect this rank with the others. All ranks call it, before anything else of the library.
 
-    The parameters are those of the platform (SM_HP_MP_PARAMETERS), and, where it says nothing, those in *config*. A
-    second call does nothing. With parameter horovod, Horovod is started, too: among the ranks that hold the same part
-    of the model.
+    The parameters are those of the platform (SM_HP_MP_PARAMETERS), completed by *config*. A second call does nothing.
+    With parameter horovod, this also starts Horovod, among the ranks that hold the same part of the model.
 
     Raises:
         ContractError: wrong parameters, one that only PyTorch's half has, a number of ranks that does not fit, or
             replicas without parameter horovod.
         SMPError: the ranks were not started by mpirun, or mpi4py is missing.
     """
-    from toolkit.rank.modelparallel.tf.gradients import notice_norms, supply_get_gradients
+    from toolkit.rank.modelparallel.tf.gradients import supply_get_gradients, warn_of_norms
 
     if world.is_begun():
         if config is not None and world.read_parameters(config, os.environ) != world.current().cfg:
             raise SMPError("smp.init() was called before with other parameters: call it once")
         return
-    here = rank_position(os.environ)
-    world.check(config, here, os.environ)
-    _check_here(world.read_parameters(config, os.environ), here.size)
-    if here.rank == 0:
+    position = rank_position(os.environ)
+    world.check(config, position, os.environ)
+    _check_parameters(world.read_parameters(config, os.environ), position.size)
+    if position.rank == 0:
         sys.stderr.write("".join(f"[toolkit] smp: {note}\n" for note in world.notes(config, os.environ)))
-    begun = world.begin(config, here, _exchange(here.size, here.launcher), os.environ)
-    REPLICAS.connect(begun)
+    current_world = world.begin(config, position, _choose_exchange(position.size, position.launcher), os.environ)
+    GRADIENT_AVERAGER.connect(current_world)
     supply_get_gradients()
-    notice_norms()
+    warn_of_norms()
     atexit.register(shutdown)
 
 
 def shutdown() -> None:
-    """Say goodbye to the other ranks; at exit it is called by itself."""
+    """Say goodbye to the other ranks. It also runs at exit."""
     atexit.unregister(shutdown)
     world.end()
 
@@ -104,9 +103,9 @@ def partition(index: int) -> AbstractContextManager[None]:
     return MANUAL.within(index)
 
 
-def _check_here(cfg: Parameters, size: int) -> None:
+def _check_parameters(cfg: Parameters, size: int) -> None:
     defaults = {field.name: field.default for field in msgspec.structs.fields(Parameters)}
-    for name in OF_TORCH:
+    for name in TORCH_ONLY:
         if getattr(cfg, name) != defaults[name]:
             raise ContractError(
                 f"expected {name} {defaults[name]!r}, found {getattr(cfg, name)!r}: only the PyTorch half has it",
@@ -122,9 +121,9 @@ def _check_here(cfg: Parameters, size: int) -> None:
         )
 
 
-def _exchange(size: int, launcher: str) -> world.Exchange:
+def _choose_exchange(size: int, launcher: str) -> world.Exchange:
     if size == 1:
-        return lambda item: [item]
+        return lambda value: [value]
     if launcher != "mpirun":
         raise SMPError(
             f"smdistributed.modelparallel.tensorflow needs ranks that mpirun started, found {launcher or 'none'}. Ask "

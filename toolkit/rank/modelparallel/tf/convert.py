@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def not_converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *function* so that AutoGraph leaves it as it is, and what it calls."""
+def leave_unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *function* such that AutoGraph converts neither it nor the functions that it calls."""
     import tensorflow as tf
 
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
-def converting(function: Callable[..., Any]) -> Callable[..., Any]:
+def convert_inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return *function*, of Keras, so that the users' methods that it calls are converted, as under tf.function."""
     from tensorflow.python.autograph.core import ag_ctx, converter
 
@@ -23,7 +23,7 @@ def converting(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+def convert_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return *function*, a user's, converted: its `if` and `for` may depend on tensors."""
     import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx, converter

@@ -1,4 +1,4 @@
-"""A Keras model as the partitioner sees it: the tree of its layers with their costs."""
+"""Builds the partitioner's view of a Keras model: the tree of its layers with their costs."""
 
 import hashlib
 import math
@@ -7,8 +7,8 @@ from typing import Any
 
 from toolkit.parallelism.tree import Module
 from toolkit.rank.modelparallel.tf import capture, layers
-from toolkit.rank.modelparallel.tf.capture import Capture
-from toolkit.rank.modelparallel.tf.measuring import seconds
+from toolkit.rank.modelparallel.tf.capture import ModelCapture
+from toolkit.rank.modelparallel.tf.measuring import measure_layers
 
 
 def fingerprint(model: Any) -> str:
@@ -20,39 +20,39 @@ def fingerprint(model: Any) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
 
 
-def tree_of(model: Any, found: Capture, *, is_timed: bool = True) -> Module:
-    """Return the tree of *model* in the order of *found*'s calls; *is_timed*: with the time that layers compute.
+def build_tree(model: Any, captured: ModelCapture, *, is_timed: bool = True) -> Module:
+    """Return the tree of *model* in the order of *captured*'s calls; *is_timed*: with the measured time of layers.
 
-    Keras's own layers, and layers with variables of their own, have no layers below them here: they stay whole.
+    Keras's own layers, and layers with variables of their own, are leaves of the tree: they stay undivided.
     """
-    return _Tree(model, found, is_timed=is_timed).module("", model)
+    return _Tree(model, captured, is_timed=is_timed).module("", model)
 
 
 class _Tree:
-    def __init__(self, model: Any, found: Capture, *, is_timed: bool) -> None:
-        self._found = found
-        self._known = layers.paths(model)
+    def __init__(self, model: Any, captured: ModelCapture, *, is_timed: bool) -> None:
+        self._captured = captured
+        self._layers_by_path = layers.paths(model)
         self._first: dict[str, int] = {}
-        for number, call in enumerate(found.calls):
+        for number, call in enumerate(captured.calls):
             self._first.setdefault(call.path, number)
-        self._calls = Counter(call.path for call in found.calls)
+        self._calls = Counter(call.path for call in captured.calls)
         self._holders: dict[int, list[str]] = {}
         self._counted: set[int] = set()
         leaves = set(self._leaves("", model))
         for path in leaves:
-            for variable in layers.variables(self._known[path]):
+            for variable in layers.variables(self._layers_by_path[path]):
                 self._holders.setdefault(id(variable), []).append(path)
-        self._seconds = seconds(found, leaves) if is_timed else {}
+        self._seconds = measure_layers(captured, leaves) if is_timed else {}
 
     def module(self, path: str, layer: Any) -> Module:
-        """Return *layer*, at *path*, with what is below it."""
+        """Return *layer*, at *path*, with the layers below it."""
         below = self._below(path, layer)
         children = tuple(self.module(name, child) for name, child in below)
-        mine = layers.own_variables(layer) if below else layers.variables(layer)
-        fresh = {id(variable): variable for variable in mine if id(variable) not in self._counted}
+        own_variables = layers.own_variables(layer) if below else layers.variables(layer)
+        fresh = {id(variable): variable for variable in own_variables if id(variable) not in self._counted}
         self._counted.update(fresh)
-        holders = {path for variable in mine for path in self._holders.get(id(variable), [])}
-        calls = [call for call in self._found.calls if call.path == path]
+        holders = {path for variable in own_variables for path in self._holders.get(id(variable), [])}
+        calls = [call for call in self._captured.calls if call.path == path]
         output_bytes = sum(bytes_of(output.value) for call in calls for output in call.outputs)
         return Module(
             name=path,
@@ -78,21 +78,22 @@ class _Tree:
         if path and not layers.is_divisible(layer):
             return []
         prefix = path + "." if path else ""
-        held = [(prefix + name, child) for name, child in layers.children(layer)]
-        found = [(name, child) for name, child in held if self._known.get(name) is child]
-        return sorted(found, key=lambda each: self._first.get(each[0], len(self._found.calls)))
+        held_layers = [(prefix + name, child) for name, child in layers.children(layer)]
+        children = [(name, child) for name, child in held_layers if self._layers_by_path.get(name) is child]
+        return sorted(children, key=lambda pair: self._first.get(pair[0], len(self._captured.calls)))
 
     def _is_sequential(self, path: str, layer: Any) -> bool:
-        """Return whether *layer* only calls its children one after another, each with what the one before returned."""
+        """Return whether *layer* only calls its children one after another, each with the result of the previous
+        one."""
         if type(layer).__name__ == "Sequential":
             return True
         inside = self._first.get(path, -1)
-        numbers = [number for number, call in enumerate(self._found.calls) if call.inside == inside]
-        paths = [self._found.calls[number].path for number in numbers]
+        numbers = [number for number, call in enumerate(self._captured.calls) if call.inside == inside]
+        paths = [self._captured.calls[number].path for number in numbers]
         if paths != [name for name, _ in self._below(path, layer)]:
             return False
-        uses = capture.uses(self._found, numbers)
-        return all({source.call for source in each} <= {place - 1} for place, each in enumerate(uses))
+        uses = capture.find_uses(self._captured, numbers)
+        return all({source.call for source in uses_of_call} <= {place - 1} for place, uses_of_call in enumerate(uses))
 
 
 def bytes_of(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Which layer goes to which partition: from the job's file, the script's own words, or the partitioner."""
+"""Decides the partition of each layer: by the job's file, the script's smp.partition, or the partitioner."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,13 @@ from toolkit.parallelism.decision import Cut, Decision, digest
 from toolkit.parallelism.parameters import VARIABLE, Parameters
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import capture, layers
-from toolkit.rank.modelparallel.tf.capture import Capture
-from toolkit.rank.modelparallel.tf.costs import bytes_of, fingerprint, tree_of
+from toolkit.rank.modelparallel.tf.capture import ModelCapture
+from toolkit.rank.modelparallel.tf.costs import build_tree, bytes_of, fingerprint
 from toolkit.rank.modelparallel.tf.manual import MANUAL
 
 
-def decide(cfg: Parameters, model: Any, found: Capture, *, is_profile: bool) -> Decision:
-    """Return the partition of *model*, whose first call is *found*; the profiling job measures it in any case.
+def decide(cfg: Parameters, model: Any, captured: ModelCapture, *, is_profile: bool) -> Decision:
+    """Return the partition of *model*, whose first call is *captured*; the profiling job measures it in any case.
 
     Raises:
         ContractError: the file is of another model or another number of partitions, or the model has fewer layers
@@ -26,27 +26,27 @@ def decide(cfg: Parameters, model: Any, found: Capture, *, is_profile: bool) -> 
         SMPError: a layer is assigned to a partition that does not exist.
     """
     if cfg.partition_file and not is_profile:
-        return _of_file(cfg, fingerprint(model))
+        return _decide_by_file(cfg, fingerprint(model))
     if not cfg.auto_partition and not is_profile:
-        return _by_hand(cfg, model)
+        return _decide_by_script(cfg, model)
     if MANUAL.devices:
         sys.stderr.write("[toolkit] smp: auto_partition is true: smp.partition has no effect\n")
-    return _measured(cfg, model, found)
+    return _decide_by_partitioner(cfg, model, captured)
 
 
-def _of_file(cfg: Parameters, known: str) -> Decision:
-    found = decision.for_partitions(Path(cfg.partition_file).absolute(), cfg.partitions, VARIABLE)
-    if found.fingerprint != known:
+def _decide_by_file(cfg: Parameters, model_fingerprint: str) -> Decision:
+    partition_decision = decision.read_for_partitions(Path(cfg.partition_file).absolute(), cfg.partitions, VARIABLE)
+    if partition_decision.fingerprint != model_fingerprint:
         raise ContractError(
-            f"expected a decision for this model, with the fingerprint {known}, found one for {found.fingerprint}: "
-            "paths, classes or shapes of layers differ",
+            f"expected a decision for this model, with the fingerprint {model_fingerprint}, found one for "
+            f"{partition_decision.fingerprint}: paths, classes or shapes of layers differ",
             where=f"{VARIABLE}: partition_file {cfg.partition_file}",
             hint="Make it again (toolkit partition profile SCRIPT), or remove partition_file.",
         )
-    return found
+    return partition_decision
 
 
-def _by_hand(cfg: Parameters, model: Any) -> Decision:
+def _decide_by_script(cfg: Parameters, model: Any) -> Decision:
     default = cfg.default_partition or 0
     assignment = {"": default}
     for path, layer in layers.paths(model).items():
@@ -66,11 +66,11 @@ def _by_hand(cfg: Parameters, model: Any) -> Decision:
     )
 
 
-def _measured(cfg: Parameters, model: Any, found: Capture) -> Decision:
+def _decide_by_partitioner(cfg: Parameters, model: Any, captured: ModelCapture) -> Decision:
     import tensorflow as tf
 
-    tree = tree_of(model, found)
-    made = partitioner.decide(
+    tree = build_tree(model, captured)
+    partition_decision = partitioner.decide(
         tree,
         cfg.partitions,
         cfg.memory_weight if cfg.memory_weight is not None else 0.8,
@@ -79,32 +79,37 @@ def _measured(cfg: Parameters, model: Any, found: Capture) -> Decision:
         profiled_by=f"tensorflow {tf.__version__}, layers timed one by one, activations estimated by outputs",
         source=f"{VARIABLE}: partitions",
     )
-    return _with_flow(made, model, found)
+    return _move_light_layers(partition_decision, model, captured)
 
 
-def _with_flow(made: Decision, model: Any, found: Capture) -> Decision:
-    """Return *made* with layers without variables where their last input is made, and the cuts that are left.
+def _move_light_layers(partition_decision: Decision, model: Any, captured: ModelCapture) -> Decision:
+    """Return *partition_decision* with layers without variables on the device that makes their last input, and its
+    cuts.
 
-    Between TensorFlow's ranks an output goes straight to those that use it, not through the caller.
+    Between TensorFlow's ranks an output goes directly to the ranks that use it, not through the caller.
     """
-    known = layers.paths(model)
-    devices = {path: made.device_of(path) for path in known}
-    for number, uses in zip(chosen := capture.undivided(found, devices), capture.uses(found, chosen), strict=True):
-        path = found.calls[number].path
-        if uses and not layers.variables(known[path]):
-            devices[path] = devices[found.calls[chosen[uses[-1].call]].path]
-    plan, chosen = capture.plan(found, devices, {}, made.devices)
+    layers_by_path = layers.paths(model)
+    devices = {path: partition_decision.device_of(path) for path in layers_by_path}
+    for number, uses in zip(
+        chosen := capture.find_undivided(captured, devices), capture.find_uses(captured, chosen), strict=True
+    ):
+        path = captured.calls[number].path
+        if uses and not layers.variables(layers_by_path[path]):
+            devices[path] = devices[captured.calls[chosen[uses[-1].call]].path]
+    plan, chosen = capture.make_call_plan(captured, devices, {}, partition_decision.devices)
     crossing: dict[tuple[int, int], tuple[int, int]] = {}
-    for its in plan.transfers:
-        if its.source is not None:
-            value = found.calls[chosen[its.source.call]].outputs[its.source.output].value
-            held = crossing.get((its.origin, its.target), (0, 0))
-            crossing[its.origin, its.target] = (held[0] + bytes_of(value), held[1] + 1)
-    assignment = {"": made.device_of("")} | {
-        path: device for path, device in devices.items() if device != _inherited(path, devices, made)
+    for transfer in plan.transfers:
+        if transfer.source is not None:
+            value = captured.calls[chosen[transfer.source.call]].outputs[transfer.source.output].value
+            totals = crossing.get((transfer.origin, transfer.target), (0, 0))
+            crossing[transfer.origin, transfer.target] = (totals[0] + bytes_of(value), totals[1] + 1)
+    assignment = {"": partition_decision.device_of("")} | {
+        path: device
+        for path, device in devices.items()
+        if device != _inherited_device(path, devices, partition_decision)
     }
     return msgspec.structs.replace(
-        made,
+        partition_decision,
         assignment=assignment,
         decided=digest(assignment),
         cuts=tuple(
@@ -114,9 +119,9 @@ def _with_flow(made: Decision, model: Any, found: Capture) -> Decision:
     )
 
 
-def _inherited(path: str, devices: dict[str, int], made: Decision) -> int:
+def _inherited_device(path: str, devices: dict[str, int], partition_decision: Decision) -> int:
     while path:
         path = path.rpartition(".")[0]
         if path in devices:
             return devices[path]
-    return made.device_of("")
+    return partition_decision.device_of("")

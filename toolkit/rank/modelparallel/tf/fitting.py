@@ -1,6 +1,6 @@
 """Keras's fit, evaluate and predict over a divided model: each batch is a step.
 
-All ranks of a model give the same data.
+All ranks of a model pass the same data.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def train_step(model: Any, data: Any) -> Any:
     gradients, loss, predictions = step(forward_backward)(x, y, weights)
     means = [gradient.accumulate() for gradient in gradients]
     model.optimizer.apply_gradients(zip(means, model.trainable_variables, strict=True))
-    return _metrics(model, x, y, _merged(predictions), weights, loss.reduce_mean())
+    return _metrics(model, x, y, _merge_outputs(predictions), weights, loss.reduce_mean())
 
 
 def test_step(model: Any, data: Any) -> Any:
@@ -34,20 +34,20 @@ def test_step(model: Any, data: Any) -> Any:
         return _loss(model, x, y, predictions, weights, is_training=False), predictions
 
     loss, predictions = step(forward)(x, y, weights)
-    return _metrics(model, x, y, _merged(predictions), weights, loss.reduce_mean())
+    return _metrics(model, x, y, _merge_outputs(predictions), weights, loss.reduce_mean())
 
 
 def predict_step(model: Any, data: Any) -> Any:
     """Return *model*'s predictions for the batch *data*."""
     x, _, _ = layers.keras().utils.unpack_x_y_sample_weight(data)
-    return _merged(step(lambda x: model(x, training=False))(x))
+    return _merge_outputs(step(lambda x: model(x, training=False))(x))
 
 
 def _loss(model: Any, x: Any, y: Any, predictions: Any, weights: Any, *, is_training: bool) -> Any:
-    known = {"x": x, "y": y, "y_pred": predictions, "sample_weight": weights}
+    arguments = {"x": x, "y": y, "y_pred": predictions, "sample_weight": weights}
     if hasattr(model, "_loss_tracker"):  # Keras 3
-        return model.compute_loss(**known, training=is_training)
-    return model.compute_loss(**known)
+        return model.compute_loss(**arguments, training=is_training)
+    return model.compute_loss(**arguments)
 
 
 def _metrics(model: Any, x: Any, y: Any, predictions: Any, weights: Any, loss: Any) -> Any:
@@ -56,7 +56,7 @@ def _metrics(model: Any, x: Any, y: Any, predictions: Any, weights: Any, loss: A
     return model.compute_metrics(x, y, predictions, weights)
 
 
-def _merged(predictions: Any) -> Any:
+def _merge_outputs(predictions: Any) -> Any:
     import tensorflow as tf
 
-    return tf.nest.map_structure(lambda each: each.merge(), predictions)
+    return tf.nest.map_structure(lambda prediction: prediction.merge(), predictions)

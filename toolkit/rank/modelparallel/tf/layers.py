@@ -1,19 +1,19 @@
-"""Keras's layers as the library sees them: their paths in the model, and a way to see or replace their calls.
+"""Finds Keras's layers by their paths in the model, and intercepts their calls.
 
 Works with Keras 2 (tf_keras) and Keras 3. Of Keras's own layers only Model, Sequential and Functional may be divided:
-what a Bidirectional or a MultiHeadAttention does between its parts is its own.
+a Bidirectional or a MultiHeadAttention computes between its parts.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# What stands for the call of a layer: (layer, the layer's own __call__, arguments, keyword arguments) -> result.
+# Replaces the call of a layer: (layer, the layer's own __call__, arguments, keyword arguments) -> result.
 Handler = Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 def keras() -> Any:
-    """Return the Keras of the script: tf_keras where the script has imported it, else what tf.keras is."""
+    """Return the Keras of the script: tf_keras if the script has imported it, else tf.keras."""
     import sys
 
     import tensorflow as tf
@@ -27,34 +27,34 @@ def keras() -> Any:
 def paths(model: Any) -> dict[str, Any]:
     """Return all layers below *model* by their paths, parents first; a layer that is held twice has its first path.
 
-    A path has the names of attributes, and the numbers of items: "encoder.blocks.0.dense". The layers' own names are
-    not in it: Keras numbers them over all models of the process.
+    A path has the names of attributes, and the numbers of items: "encoder.blocks.0.dense". It does not use the layers'
+    own names, which Keras numbers over all models of the process.
     """
-    found: dict[str, Any] = {}
-    seen = {id(model)}
+    layer_by_path: dict[str, Any] = {}
+    visited = {id(model)}
 
     def walk(holder: Any, prefix: str) -> None:
         for name, layer in children(holder):
-            if id(layer) not in seen:
-                seen.add(id(layer))
-                found[prefix + name] = layer
+            if id(layer) not in visited:
+                visited.add(id(layer))
+                layer_by_path[prefix + name] = layer
                 walk(layer, prefix + name + ".")
 
     walk(model, "")
-    return found
+    return layer_by_path
 
 
 def is_divisible(layer: Any) -> bool:
     """True if the layers in *layer* may be on several devices: a container, or a user's class without own weights."""
     kind = type(layer)
-    is_kerass = kind.__module__.partition(".")[0] in ("keras", "tf_keras")
-    if is_kerass and not any(name in ("Model", "Sequential", "Functional") for name in (kind.__name__,)):
+    is_of_keras = kind.__module__.partition(".")[0] in ("keras", "tf_keras")
+    if is_of_keras and not any(name in ("Model", "Sequential", "Functional") for name in (kind.__name__,)):
         return False
     return bool(list(children(layer))) and not own_variables(layer)
 
 
 def own_variables(layer: Any) -> list[Any]:
-    """Return *layer*'s variables that none of its inner layers has."""
+    """Return *layer*'s variables that belong to none of its inner layers."""
     inner = {id(variable) for _, child in children(layer) for variable in variables(child)}
     return [variable for variable in variables(layer) if id(variable) not in inner]
 
@@ -64,14 +64,14 @@ def variables(layer: Any) -> list[Any]:
     return list({id(variable): variable for variable in layer.variables}.values())
 
 
-def stored(variable: Any) -> Any:
-    """Return the tf.Variable that holds *variable*'s value: itself, but for Keras 3's variables."""
+def to_tf_variable(variable: Any) -> Any:
+    """Return the tf.Variable that holds *variable*'s value: itself, except for Keras 3's variables."""
     return getattr(variable, "value", variable) if type(variable).__module__.startswith("keras") else variable
 
 
 @contextlib.contextmanager
-def calls_handled(handler: Handler) -> Iterator[None]:
-    """Within the block, every call of a Keras layer goes to *handler*, but for those by which Keras learns shapes."""
+def intercept_calls(handler: Handler) -> Iterator[None]:
+    """Within the block, every call of a Keras layer goes to *handler*, except those by which Keras infers shapes."""
     base = keras().layers.Layer
     original = base.__call__
 
@@ -88,7 +88,7 @@ def calls_handled(handler: Handler) -> Iterator[None]:
 
 
 def _is_symbolic(arguments: Any) -> bool:
-    """Return whether *arguments* hold Keras's stand-ins for tensors, as when a Sequential meets a new shape."""
+    """Return whether *arguments* hold Keras's symbolic tensors, as when a Sequential gets a new shape."""
     import tensorflow as tf
 
     return any(type(value).__name__ == "KerasTensor" for value in tf.nest.flatten(arguments))
@@ -113,5 +113,5 @@ def children(holder: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, layer_kind):
             yield name, value
         elif isinstance(value, (list, tuple, dict)) and not name.startswith("_"):
-            for rest, layer in children(value):
-                yield f"{name}.{rest}", layer
+            for inner_name, layer in children(value):
+                yield f"{name}.{inner_name}", layer

@@ -1,4 +1,4 @@
-"""Partitions by hand: what the script's `smp.partition` blocks say."""
+"""Partitions that the script assigns in `smp.partition` blocks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import layers
 
 
-class Manual:
-    """What the script's `smp.partition` blocks say: the layers made or called in them, by id."""
+class ManualPartition:
+    """The partitions of the script's `smp.partition` blocks: of the layers made or called in them, by id."""
 
     def __init__(self) -> None:
         self.devices: dict[int, int] = {}
-        self._kept: list[Any] = []
+        self._assigned: list[Any] = []
         self._stack: list[int] = []
 
     def assign(self, layer: Any) -> None:
-        """Note that *layer* was made or called here; the innermost block counts.
+        """Assign *layer*, which was made or called now, to the partition of the innermost block.
 
         Raises:
             SMPError: it was in a block of another partition before.
@@ -25,7 +25,7 @@ class Manual:
         if not self._stack:
             return
         device = self.devices.setdefault(id(layer), self._stack[-1])
-        self._kept.append(layer)
+        self._assigned.append(layer)
         if device != self._stack[-1]:
             raise SMPError(
                 f"Layer {layer.name!r} is in smp.partition({device}) and in smp.partition({self._stack[-1]}): expected "
@@ -51,4 +51,4 @@ class Manual:
             self._stack.pop()
 
 
-MANUAL = Manual()
+MANUAL = ManualPartition()

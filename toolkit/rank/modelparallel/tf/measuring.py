@@ -1,4 +1,4 @@
-"""The profiling pass: how long each layer computes, forward and backward, on one microbatch of random values."""
+"""The profiling pass: measures each layer, forward and backward, on one microbatch of random values."""
 
 import contextlib
 import time
@@ -6,42 +6,44 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolkit.rank.modelparallel.tf import layers
-from toolkit.rank.modelparallel.tf.capture import Capture, LayerCall
+from toolkit.rank.modelparallel.tf.capture import LayerCall, ModelCapture
 
 REPEATS = 3
 
 
-def seconds(found: Capture, leaves: set[str]) -> dict[str, float]:
-    """Return the seconds of all calls of each layer in *leaves* (paths), by path; 0.0 where a layer cannot be measured.
+def measure_layers(captured: ModelCapture, leaves: set[str]) -> dict[str, float]:
+    """Return the seconds of all calls of each layer in *leaves* (paths), by path; 0.0 if a layer cannot be measured.
 
-    Layers of the same class, settings, weights and inputs are measured once. What the layers keep (moving averages,
-    states of random numbers) is put back.
+    Layers of the same class, settings, weights and inputs are measured once. The layers' state (moving averages, states
+    of random numbers) is restored.
     """
-    known: dict[str, float] = {}
+    seconds_by_likeness: dict[str, float] = {}
     totals: dict[str, float] = {}
-    for call in found.calls:
+    for call in captured.calls:
         if call.path in leaves:
-            alike = _likeness(call)
-            if alike not in known:
-                with _put_back(call.layer):
-                    known[alike] = _measured(call)
-            totals[call.path] = totals.get(call.path, 0.0) + known[alike]
+            likeness = _likeness(call)
+            if likeness not in seconds_by_likeness:
+                with _restored_state(call.layer):
+                    seconds_by_likeness[likeness] = _measure_call(call)
+            totals[call.path] = totals.get(call.path, 0.0) + seconds_by_likeness[likeness]
     return totals
 
 
-def _measured(call: LayerCall) -> float:
+def _measure_call(call: LayerCall) -> float:
     """Return the least time of a few runs of *call* with its gradients."""
     import tensorflow as tf
 
     with tf.init_scope():
-        args, kwargs = tf.nest.map_structure(_random, call.arguments)
-        given = [value for value in tf.nest.flatten((args, kwargs)) if tf.is_tensor(value) and value.dtype.is_floating]
-        sources = [*map(layers.stored, call.layer.trainable_variables), *given]
+        args, kwargs = tf.nest.map_structure(_random_like, call.arguments)
+        float_inputs = [
+            value for value in tf.nest.flatten((args, kwargs)) if tf.is_tensor(value) and value.dtype.is_floating
+        ]
+        sources = [*map(layers.to_tf_variable, call.layer.trainable_variables), *float_inputs]
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def run() -> Any:
-            result = [each for each in tf.nest.flatten(call.layer(*args, **kwargs)) if tf.is_tensor(each)]
-            floats = [each for each in result if each.dtype.is_floating]
+            result = [tensor for tensor in tf.nest.flatten(call.layer(*args, **kwargs)) if tf.is_tensor(tensor)]
+            floats = [tensor for tensor in result if tensor.dtype.is_floating]
             return result, tf.gradients(floats, sources) if floats and sources else []
 
         try:
@@ -49,14 +51,14 @@ def _measured(call: LayerCall) -> float:
             times = []
             for _ in range(REPEATS):
                 begin_s = time.perf_counter()
-                tf.nest.map_structure(_awaited, run())
+                tf.nest.map_structure(_wait_for, run())
                 times.append(time.perf_counter() - begin_s)
         except Exception:  # noqa: BLE001 - a layer that refuses random values: its time is unknown
             return 0.0
         return min(times)
 
 
-def _random(value: Any) -> Any:
+def _random_like(value: Any) -> Any:
     import tensorflow as tf
 
     if not tf.is_tensor(value):
@@ -67,7 +69,7 @@ def _random(value: Any) -> Any:
     return tf.random.stateless_normal(shape, (1, 2), dtype=value.dtype)
 
 
-def _awaited(value: Any) -> Any:
+def _wait_for(value: Any) -> Any:
     return value if value is None else getattr(value, "values", value).numpy()
 
 
@@ -88,14 +90,16 @@ def _likeness(call: LayerCall) -> str:
 
 
 @contextlib.contextmanager
-def _put_back(layer: Any) -> Iterator[None]:
+def _restored_state(layer: Any) -> Iterator[None]:
     import tensorflow as tf
 
     with tf.init_scope():
-        kept = [(its, its.read_value()) for its in map(layers.stored, layer.non_trainable_variables)]
+        saved_values = [
+            (variable, variable.read_value()) for variable in map(layers.to_tf_variable, layer.non_trainable_variables)
+        ]
     try:
         yield
     finally:
         with tf.init_scope():
-            for its, value in kept:
-                its.assign(value)
+            for variable, value in saved_values:
+                variable.assign(value)

@@ -7,7 +7,7 @@ from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import convert, fitting, layers, saving
 from toolkit.rank.modelparallel.tf.partitioned import Partition
-from toolkit.rank.modelparallel.tf.running import RUNNING
+from toolkit.rank.modelparallel.tf.running import PROCESS_STATE
 
 
 def model_class() -> type:
@@ -17,20 +17,20 @@ def model_class() -> type:
     class DistributedModel(base):  # type: ignore[misc]
         """A Keras model whose layers are divided between ranks at its first call in a step.
 
-        From then on `variables`, `weights` and `losses` and their kinds have what this rank holds, and it may be called
-        in functions with @smp.step only.
+        From then on `variables`, `weights`, `losses` and the like have only this rank's part, and the model may be
+        called only in functions with @smp.step.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             object.__setattr__(self, "smp_partition", Partition())
 
-        @convert.not_converted
+        @convert.leave_unconverted
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return _called(self, super().__call__, args, kwargs)
+            return _call_model(self, super().__call__, args, kwargs)
 
         def register_post_partition_hook(self, hook: Callable[[], None]) -> None:
-            """Call *hook* without arguments when the model has been partitioned; at once where it is already."""
+            """Call *hook* without arguments when the model has been partitioned; immediately if it already has been."""
             if self.smp_partition.is_settled:
                 hook()
             else:
@@ -51,9 +51,9 @@ def model_class() -> type:
 
         @property
         def losses(self) -> list[Any]:
-            its = self.smp_partition
-            whole = RUNNING.is_whole or not its.is_settled
-            return list(super().losses) if whole else [loss for layer in its.local for loss in layer.losses]
+            partition = self.smp_partition
+            is_whole = PROCESS_STATE.is_whole or not partition.is_settled
+            return list(super().losses) if is_whole else [loss for layer in partition.local for loss in layer.losses]
 
         @property
         def trainable_weights(self) -> list[Any]:
@@ -79,19 +79,19 @@ def model_class() -> type:
         def variables(self) -> list[Any]:
             return self._smp_local(super().variables)
 
-        def _smp_local(self, found: Any) -> list[Any]:
-            its = self.__dict__.get("smp_partition")
-            return [variable for variable in found if its is None or its.is_local(variable)]
+        def _smp_local(self, weights: Any) -> list[Any]:
+            partition = self.__dict__.get("smp_partition")
+            return [variable for variable in weights if partition is None or partition.is_local(variable)]
 
     DistributedModel.__module__ = __name__
     return DistributedModel
 
 
-def _called(model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    trace = RUNNING.trace
+def _call_model(model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    trace = PROCESS_STATE.trace
     if trace is not None:
-        return trace.call_model(model, convert.converting(original), args, kwargs)
-    if model.smp_partition.is_settled and world.current().cfg.partitions > 1 and not RUNNING.is_whole:
+        return trace.call_model(model, convert.convert_inner(original), args, kwargs)
+    if model.smp_partition.is_settled and world.current().cfg.partitions > 1 and not PROCESS_STATE.is_whole:
         raise SMPError(
             "The model was called outside a step: expected a call in a function with @smp.step, since its layers are "
             "on several ranks. Put the call into such a function."

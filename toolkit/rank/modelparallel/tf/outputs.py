@@ -1,4 +1,4 @@
-"""StepOutput: what the microbatches of a step returned for one tensor."""
+"""StepOutput: the values of one tensor of a step's result, one per microbatch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ METHODS = ("variable", "add_n", "accumulate_n")
 
 
 class StepOutput:
-    """One tensor of the step function's result: `outputs` has that of each microbatch, in order.
+    """One tensor of the step function's result: `outputs` has its value for each microbatch, in order.
 
-    *averaged* is applied to the mean of gradients: it averages over the replicas (None: not a gradient).
+    *average* is applied to the mean of gradients: it averages over the replicas (None: not a gradient).
     """
 
-    def __init__(self, outputs: Sequence[Any], averaged: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, outputs: Sequence[Any], average: Callable[[Any], Any] | None = None) -> None:
         self.outputs = list(outputs)
-        self._averaged = averaged
+        self._average = average
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -24,26 +24,26 @@ class StepOutput:
     def __iter__(self) -> Iterator[Any]:
         return iter(self.outputs)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.outputs[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.outputs[index]
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
 
     def like(self, outputs: Sequence[Any]) -> "StepOutput":
         """Return *outputs* as an output of the same kind."""
-        return StepOutput(outputs, self._averaged)
+        return StepOutput(outputs, self._average)
 
     def reduce_mean(self) -> Any:
         """Return the mean over the microbatches."""
-        return self._over_replicas(_times(self._sum(), 1 / len(self.outputs)))
+        return self._over_replicas(_scale(self._sum(), 1 / len(self.outputs)))
 
     def reduce_sum(self) -> Any:
         """Return the sum over the microbatches."""
         return self._over_replicas(self._sum())
 
     def accumulate(self, method: str = "variable", var: Any = None) -> Any:
-        """Return the mean over the microbatches, added up as they end.
+        """Return the mean over the microbatches, accumulated as they end.
 
         *method*: "variable" adds one after the other, into the variable *var* if it is given; "add_n" and
         "accumulate_n" use TensorFlow's functions of these names, and no variable.
@@ -71,7 +71,7 @@ class StepOutput:
             return self._over_replicas(tf.identity(var))
 
     def concat(self) -> Any:
-        """Return the microbatches' tensors one behind the other, along the batch axis."""
+        """Return the microbatches' tensors concatenated along the batch axis."""
         import tensorflow as tf
 
         return tf.concat(self.outputs, 0)
@@ -100,10 +100,10 @@ class StepOutput:
         return tf.convert_to_tensor(total)
 
     def _over_replicas(self, value: Any) -> Any:
-        return value if self._averaged is None else self._averaged(value)
+        return value if self._average is None else self._average(value)
 
 
-def _times(value: Any, factor: float) -> Any:
+def _scale(value: Any, factor: float) -> Any:
     import tensorflow as tf
 
     if isinstance(value, tf.IndexedSlices):

@@ -1,6 +1,6 @@
-"""The timeline of a step: what this rank computes for which microbatch, between its exchanges with other ranks.
+"""The timeline of a step: the computation of this rank for each microbatch, between its exchanges with other ranks.
 
-A graph says nothing of when it computes. But a rank's exchanges run one after another, and what it computes between two
+A graph does not tell when it computes. But a rank's exchanges run one after another, and the computation between two
 of them belongs to one microbatch: the time from the end of one to the begin of the next is a span.
 """
 
@@ -13,23 +13,23 @@ from toolkit.rank.modelparallel.world import World
 Work = tuple[Literal["forward", "backward"], int]
 
 
-class Spot:
-    """One exchange in the graph. `before`: what is computed between the one before it and this one, if anything."""
+class ExchangePoint:
+    """One exchange in the graph. `work_before`: the computation between the previous exchange and this one, if any."""
 
     def __init__(self) -> None:
-        self.before: Work | None = None
+        self.work_before: Work | None = None
 
 
-class Clock:
-    """Records the steps of this process. Its methods are called by the graph, one after another."""
+class StepClock:
+    """Records the steps of this process. The graph calls its methods, one after another."""
 
-    def __init__(self, here: World) -> None:
-        cfg = here.cfg
+    def __init__(self, current_world: World) -> None:
+        cfg = current_world.cfg
         self._recorder = Recorder(
-            here.folder,
-            rank=here.rank,
-            pp_rank=here.rank_in("pp"),
-            rdp_rank=here.rank_in("rdp"),
+            current_world.folder,
+            rank=current_world.rank,
+            pp_rank=current_world.rank_in("pp"),
+            rdp_rank=current_world.rank_in("rdp"),
             pipeline=cfg.pipeline,
         )
         self._microbatches = cfg.microbatches
@@ -40,10 +40,10 @@ class Clock:
         self._recorder.begin()
         self._since_ns = time.monotonic_ns()
 
-    def enter(self, spot: Spot) -> None:
-        """The exchange at *spot* begins."""
-        if spot.before is not None:
-            self._recorder.add(*spot.before, self._since_ns)
+    def enter(self, point: ExchangePoint) -> None:
+        """The exchange at *point* begins."""
+        if point.work_before is not None:
+            self._recorder.add(*point.work_before, self._since_ns)
 
     def leave(self) -> None:
         """The exchange has ended."""
@@ -55,16 +55,16 @@ class Clock:
         self._recorder.end(path="graph", microbatches=self._microbatches, parameter_bytes=parameter_bytes)
 
 
-def assigned(items: Any, spots: dict[int, Spot]) -> None:
-    """Tell each of *spots* (by the number of its item in *items*, schedule.py's) what is computed before it.
+def assign_work(items: Any, points: dict[int, ExchangePoint]) -> None:
+    """Set the work before each of *points* (by the number of its item in *items*, of schedule.py).
 
-    The item that costs most since the exchange before is what was computed.
+    It is the item with the highest cost since the previous exchange.
     """
     since: list[tuple[float, Work]] = []
     for number, item in enumerate(items):
         if item.event.cost:
-            since.append((item.event.cost, ("backward" if item.its.is_backward else "forward", item.microbatch)))
-        spot = spots.get(number)
-        if spot is not None:
-            spot.before = max(since)[1] if since else None
+            since.append((item.event.cost, ("backward" if item.model_pass.is_backward else "forward", item.microbatch)))
+        point = points.get(number)
+        if point is not None:
+            point.work_before = max(since)[1] if since else None
             since = []

@@ -15,7 +15,7 @@ from toolkit.rank.modelparallel import objects, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import layers
 from toolkit.rank.modelparallel.tf.partitioned import empty, fill
-from toolkit.rank.modelparallel.tf.running import RUNNING
+from toolkit.rank.modelparallel.tf.running import PROCESS_STATE
 
 KIND = "tf-values"  # of the messages that carry variables' values
 CHECKPOINTS = "/opt/ml/checkpoints"
@@ -25,7 +25,8 @@ MODEL = "/opt/ml/model"
 class CheckpointManager:
     """Saves and restores *checkpoint*, a tf.train.Checkpoint of the model, optimizers and variables, in *directory*.
 
-    *max_to_keep*: the newest so many are kept; None: all. All ranks of a model make one and call it together.
+    *max_to_keep*: the number of newest checkpoints that are kept; None: all. All ranks of a model make a manager and
+    call it together.
     """
 
     def __init__(
@@ -39,32 +40,32 @@ class CheckpointManager:
             raise SMPError(f"CheckpointManager: expected max_to_keep 1 or more, or None, found {max_to_keep}")
         self._checkpoint = checkpoint
         self._directory = Path(directory)
-        self._most = max_to_keep
+        self._max_to_keep = max_to_keep
         self._name = checkpoint_name
 
     @property
     def latest(self) -> int | None:
         """The number of the newest complete checkpoint, None without one."""
-        return max(self._complete(), default=None)
+        return max(self._complete_numbers(), default=None)
 
     def save(self) -> str:
         """Write the next checkpoint, and return its path without the partition. The first replica writes."""
-        here = world.current()
+        current_world = world.current()
         number = (self.latest or 0) + 1
-        objects.barrier(objects.CommGroup.WORLD)  # All have seen the same newest one.
-        if here.rank_in("rdp") == 0:
+        objects.barrier(objects.CommGroup.WORLD)  # All ranks have found the same newest checkpoint.
+        if current_world.rank_in("rdp") == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._write(number, here.rank_in("pp"), here.cfg.partitions)
+            self._write(number, current_world.rank_in("pp"), current_world.cfg.partitions)
         objects.barrier(objects.CommGroup.WORLD)
-        if here.rank_in("rdp") == 0 and self._most is not None:
-            self._remove_all_but(self._most, here.rank_in("pp"))
+        if current_world.rank_in("rdp") == 0 and self._max_to_keep is not None:
+            self._remove_all_but(self._max_to_keep, current_world.rank_in("pp"))
         objects.barrier(objects.CommGroup.WORLD)
         return str(self._directory / f"{self._name}-{number}")
 
     def restore(self, number: int | None = None) -> int | None:
         """Load checkpoint *number*, None: the newest; return its number, None if there is none.
 
-        Before the model's first step it is remembered, and loaded when the model has been partitioned.
+        Before the model's first step the number is remembered, and loaded when the model has been partitioned.
 
         Raises:
             SMPError: there is no complete checkpoint of that number, or a value is missing or of another shape.
@@ -72,7 +73,7 @@ class CheckpointManager:
         number = self.latest if number is None else number
         if number is None:
             return None
-        if number not in self._complete():
+        if number not in self._complete_numbers():
             raise SMPError(f"{self._directory}: expected a complete checkpoint {self._name}-{number}, found none")
         for model in self._models():
             if not model.smp_partition.is_settled:
@@ -81,43 +82,43 @@ class CheckpointManager:
         self._load(number)
         return number
 
-    def _remove_all_but(self, most: int, part: int) -> None:
-        """Remove this partition's files but those of the newest *most* checkpoints."""
-        mine: dict[int, list[Path]] = {}
+    def _remove_all_but(self, count: int, part: int) -> None:
+        """Remove this partition's files except those of the newest *count* checkpoints."""
+        paths_by_number: dict[int, list[Path]] = {}
         for path in self._files(f"*_{part}_of_*"):
             digits = path.name.removeprefix(f"{self._name}-").partition("_")[0]
             if digits.isdigit():
-                mine.setdefault(int(digits), []).append(path)
-        for number in sorted(mine)[:-most]:
-            for path in mine[number]:
+                paths_by_number.setdefault(int(digits), []).append(path)
+        for number in sorted(paths_by_number)[:-count]:
+            for path in paths_by_number[number]:
                 path.unlink()
 
     def _models(self) -> list[Any]:
-        return [held for _, held in self._held() if hasattr(held, "smp_partition")]
+        return [tracked for _, tracked in self._tracked() if hasattr(tracked, "smp_partition")]
 
-    def _held(self) -> list[tuple[str, Any]]:
+    def _tracked(self) -> list[tuple[str, Any]]:
         children = self._checkpoint._trackable_children()
-        return sorted((name, held) for name, held in children.items() if name != "save_counter")
+        return sorted((name, tracked) for name, tracked in children.items() if name != "save_counter")
 
     def _files(self, pattern: str) -> list[Path]:
         """Return the files of these checkpoints whose names match *pattern*, sorted."""
         paths = matching(self._directory, pattern, fail)
         return [path for path in paths if path.name.startswith(f"{self._name}-")]
 
-    def _complete(self) -> set[int]:
-        """Return the numbers of the checkpoints of which all partitions' files are here."""
+    def _complete_numbers(self) -> set[int]:
+        """Return the numbers of the checkpoints of which all partitions' files exist."""
         parts: dict[tuple[int, int], set[int]] = {}
         pattern = re.compile(rf"{re.escape(self._name)}-(\d+)_(\d+)_of_(\d+)\.index")
         for path in self._files("*.index"):
             if match := pattern.fullmatch(path.name):
                 number, part, count = map(int, match.groups())
                 parts.setdefault((number, count), set()).add(part)
-        return {number for (number, count), found in parts.items() if len(found) == count}
+        return {number for (number, count), saved_parts in parts.items() if len(saved_parts) == count}
 
     def _write(self, number: int, part: int, parts: int) -> None:
         import tensorflow as tf
 
-        values = {key: layers.stored(variable).read_value() for key, variable in self._values()}
+        values = {key: layers.to_tf_variable(variable).read_value() for key, variable in self._values()}
         tf.raw_ops.SaveV2(
             prefix=str(self._directory / f"{self._name}-{number}_{part}_of_{parts}"),
             tensor_names=list(values),
@@ -132,53 +133,53 @@ class CheckpointManager:
             self._build_optimizers()
             paths = [path for path in self._files("*_of_*.index") if path.name.startswith(f"{self._name}-{number}_")]
             readers = [tf.train.load_checkpoint(str(path.with_suffix(""))) for path in paths]
-            there = {key: reader for reader in readers for key in reader.get_variable_to_shape_map()}
-            where = f"{self._directory / self._name}-{number}"
+            readers_by_key = {key: reader for reader in readers for key in reader.get_variable_to_shape_map()}
+            checkpoint = f"{self._directory / self._name}-{number}"
             for key, variable in self._values():
-                if key not in there:
+                if key not in readers_by_key:
                     raise SMPError(
-                        f"{where}: expected a value for {key}, found none: the checkpoint is of another model"
+                        f"{checkpoint}: expected a value for {key}, found none: the checkpoint is of another model"
                     )
-                value = there[key].get_tensor(key)
-                its = layers.stored(variable)
-                if tuple(value.shape) != tuple(its.shape):
+                value = readers_by_key[key].get_tensor(key)
+                tf_variable = layers.to_tf_variable(variable)
+                if tuple(value.shape) != tuple(tf_variable.shape):
                     raise SMPError(
-                        f"{where}: expected shape {tuple(its.shape)} for {key}, found {tuple(value.shape)}: the "
-                        "checkpoint is of another model"
+                        f"{checkpoint}: expected shape {tuple(tf_variable.shape)} for {key}, "
+                        f"found {tuple(value.shape)}: the checkpoint is of another model"
                     )
-                its.assign(value)
+                tf_variable.assign(value)
 
     def _build_optimizers(self) -> None:
-        """Make the optimizers' variables, which else their first update makes."""
-        mine = [variable for model in self._models() for variable in model.trainable_variables]
-        for _, held in self._held():
-            if hasattr(held, "apply_gradients"):
-                if hasattr(held, "build"):
-                    if not getattr(held, "built", False) and not getattr(held, "_built", False):
-                        held.build(mine)
+        """Make the optimizers' variables, which otherwise their first update makes."""
+        trainable = [variable for model in self._models() for variable in model.trainable_variables]
+        for _, tracked in self._tracked():
+            if hasattr(tracked, "apply_gradients"):
+                if hasattr(tracked, "build"):
+                    if not getattr(tracked, "built", False) and not getattr(tracked, "_built", False):
+                        tracked.build(trainable)
                 else:
-                    held._create_all_weights(mine)
+                    tracked._create_all_weights(trainable)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Yield (key, variable) of everything that this rank saves."""
-        seen: dict[str, int] = {}
+        counts: dict[str, int] = {}
 
         def unique(key: str) -> str:
-            seen[key] = seen.get(key, -1) + 1
-            return f"{key}#{seen[key]}" if seen[key] else key
+            counts[key] = counts.get(key, -1) + 1
+            return f"{key}#{counts[key]}" if counts[key] else key
 
-        for name, held in self._held():
-            if hasattr(held, "smp_partition"):
-                for path, variable in named(held):
+        for name, tracked in self._tracked():
+            if hasattr(tracked, "smp_partition"):
+                for path, variable in named_variables(tracked):
                     yield unique(f"{name}/{path}"), variable
-            elif hasattr(held, "apply_gradients"):
-                for variable in held.variables() if callable(held.variables) else held.variables:
-                    yield unique(f"{name}/{self._slot(held, variable)}"), variable
-            elif hasattr(held, "assign"):
-                yield unique(name), held
+            elif hasattr(tracked, "apply_gradients"):
+                for variable in tracked.variables() if callable(tracked.variables) else tracked.variables:
+                    yield unique(f"{name}/{self._slot(tracked, variable)}"), variable
+            elif hasattr(tracked, "assign"):
+                yield unique(name), tracked
             else:
                 raise SMPError(
-                    f"CheckpointManager: expected models, optimizers and variables, found {type(held).__name__} for "
+                    f"CheckpointManager: expected models, optimizers and variables, found {type(tracked).__name__} for "
                     f"{name}. Save it by itself."
                 )
 
@@ -186,11 +187,15 @@ class CheckpointManager:
         """Return the key of *variable*, *optimizer*'s: its name, with the path of the layer in place of Keras's name
         of the model's variable, which has numbers over all models of the process."""
         label = _label(variable).removeprefix(f"{optimizer.name}/")
-        known = [(_label(its), path) for model in self._models() for path, its in named(model)]
-        for text, path in sorted(known, key=lambda each: -len(each[0])):
-            for spelled in (text, text.replace("/", "_")):
-                if spelled in label:
-                    return label.replace(spelled, path)
+        labels = [
+            (_label(variable_of_model), path)
+            for model in self._models()
+            for path, variable_of_model in named_variables(model)
+        ]
+        for text, path in sorted(labels, key=lambda pair: -len(pair[0])):
+            for spelling in (text, text.replace("/", "_")):
+                if spelling in label:
+                    return label.replace(spelling, path)
         return label
 
 
@@ -198,7 +203,7 @@ def _label(variable: Any) -> str:
     return str(getattr(variable, "path", variable.name)).partition(":")[0]
 
 
-def named(model: Any) -> Iterator[tuple[str, Any]]:
+def named_variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield (key, variable) of the variables that this rank holds of *model*; a key is the same on any partition."""
     for path, layer in layers.paths(model).items():
         for number, variable in enumerate(layers.own_variables(layer)):
@@ -209,35 +214,39 @@ def named(model: Any) -> Iterator[tuple[str, Any]]:
 def save_model(model: Any, save_path: str = MODEL) -> None:
     """Write the whole *model* with its weights to *save_path* as a SavedModel. All ranks call it; rank 0 writes.
 
-    Rank 0 has all variables in memory meanwhile.
+    During this call rank 0 has all variables in memory.
 
     Raises:
         SMPError: the model was not partitioned yet.
     """
-    here = world.current()
+    current_world = world.current()
     if not model.smp_partition.is_settled:
         raise SMPError("save_model: expected a model that has run a step, found one that has not")
-    if here.rank_in("rdp"):
+    if current_world.rank_in("rdp"):
         return
-    mine = dict(named(model))
-    if here.rank_in("pp"):
-        here.messenger.send(here.group("pp")[0], KIND, None, {key: _numpy(value) for key, value in mine.items()})
+    own_variables = dict(named_variables(model))
+    if current_world.rank_in("pp"):
+        current_world.messenger.send(
+            current_world.group("pp")[0], KIND, None, {key: _to_numpy(value) for key, value in own_variables.items()}
+        )
         return
-    others = [here.messenger.receive(rank, KIND).payload for rank in here.group("pp")[1:]]
-    given = {key: value for values in others for key, value in values.items()}
-    with RUNNING.whole():
-        away = [(variable, given[key]) for key, variable in named(model) if key not in mine]
-        for variable, value in away:
+    values_of_ranks = [current_world.messenger.receive(rank, KIND).payload for rank in current_world.group("pp")[1:]]
+    values_by_key = {key: value for values in values_of_ranks for key, value in values.items()}
+    with PROCESS_STATE.whole():
+        missing = [
+            (variable, values_by_key[key]) for key, variable in named_variables(model) if key not in own_variables
+        ]
+        for variable, value in missing:
             fill(variable, value)
         try:
             _save_whole(model, save_path)
         finally:
-            for variable, _ in away:
+            for variable, _ in missing:
                 empty(variable)
 
 
-def _numpy(variable: Any) -> Any:
-    return layers.stored(variable).numpy()
+def _to_numpy(variable: Any) -> Any:
+    return layers.to_tf_variable(variable).numpy()
 
 
 def _save_whole(model: Any, save_path: str) -> None:

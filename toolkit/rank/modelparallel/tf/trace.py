@@ -1,7 +1,7 @@
-"""One trace of a step function: its calls of the model, microbatch by microbatch, each rank building its own part.
+"""One trace of a step function: its calls of the model, microbatch by microbatch. Each rank builds its own part.
 
-Every rank traces the whole step function for every microbatch. The layers of other partitions are not called: what
-they return is received, or, if this rank does not need it, a value that nothing uses.
+Every rank traces the whole step function for every microbatch. The layers of other partitions are not called: their
+results are received, or, if this rank does not need them, replaced by unused values.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,35 +9,32 @@ from typing import Any, NamedTuple
 
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import boundary, capture, layers, recording, schedule
-from toolkit.rank.modelparallel.tf.boundary import Address, Post
-from toolkit.rank.modelparallel.tf.capture import Capture
-from toolkit.rank.modelparallel.tf.plan import Plan, Source
-from toolkit.rank.modelparallel.tf.recording import Spot
+from toolkit.rank.modelparallel.tf.boundary import Address, GraphTransport
+from toolkit.rank.modelparallel.tf.capture import ModelCapture
+from toolkit.rank.modelparallel.tf.plan import CallPlan, LayerOutput
+from toolkit.rank.modelparallel.tf.recording import ExchangePoint
 from toolkit.rank.modelparallel.tf.schedule import Pass
 from toolkit.rank.modelparallel.world import World
 
 
 class ModelCall(NamedTuple):
-    """The plan of one call of the model in the step function, and the capture it was made from."""
+    """The plan of one call of the model in the step function, and the capture from which it was made."""
 
-    plan: Plan
-    found: Capture
+    plan: CallPlan
+    captured: ModelCapture
     chosen: list[int]
 
 
-# What an operation does: (microbatch, pass, kind of event, transfer).
+# The event that an operation performs: (microbatch, pass, kind of event, transfer).
 Key = tuple[int, Pass, str, int]
 
 
-class Trace:
-    """The trace number *number* of this process: the same on all ranks, since all trace the same functions.
+class StepTrace:
+    """Trace *number* of this process. The number is the same on all ranks, since all trace the same functions."""
 
-    *is_backward_first*: pipeline "interleaved".
-    """
-
-    def __init__(self, world: World, number: int, microbatches: int, post: Post) -> None:
+    def __init__(self, world: World, number: int, microbatches: int, transport: GraphTransport) -> None:
         self.world = world
-        self.post = post
+        self.transport = transport
         self.number = number
         self.microbatches = microbatches
         self.me = world.rank_in("pp")
@@ -48,90 +45,98 @@ class Trace:
         self.parameter_bytes = 0
         self._gradients: set[str] = set()  # names of tensors
         self._passes: list[list[Pass]] = [[] for _ in range(microbatches)]
-        self._operations: dict[Key, tuple[Any, Spot | None]] = {}
+        self._operations: dict[Key, tuple[Any, ExchangePoint | None]] = {}
 
     def begin(self, microbatch: int) -> None:
-        """What follows is microbatch *microbatch*."""
+        """Begin *microbatch*: the following calls belong to it."""
         self.microbatch = microbatch
 
     def call_model(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return what *model* returns for this microbatch; *original* is Keras's own call of it."""
+        """Return *model*'s result for this microbatch; *original* is Keras's own call of it."""
         partition = model.smp_partition
-        number = sum(not its.is_backward for its in self._passes[self.microbatch])
+        number = sum(not model_pass.is_backward for model_pass in self._passes[self.microbatch])
         if number == len(self.calls):
             specs = _specs((args, kwargs))
-            found = capture.capture(model, specs, lambda both: original(*both[0], **both[1]))
-            partition.settle(model, found)
+            captured = capture.capture(model, specs, lambda arguments: original(*arguments[0], **arguments[1]))
+            partition.settle(model, captured)
             self.parameter_bytes = partition.held_bytes()
-            plan, chosen = capture.plan(found, partition.devices, partition.costs, self.world.cfg.partitions)
-            self.calls.append(ModelCall(plan, found, chosen))
+            plan, chosen = capture.make_call_plan(
+                captured, partition.devices, partition.costs, self.world.cfg.partitions
+            )
+            self.calls.append(ModelCall(plan, captured, chosen))
         if self.world.cfg.partitions == 1:
             return original(*args, **kwargs)
         self._passes[self.microbatch].append(Pass(number))
-        return _Run(self, number, partition.anchor(model)).through(original, args, kwargs)
+        return _ModelCallRun(self, number, partition.anchor(model)).run(original, args, kwargs)
 
-    def note(self, its: Pass, kind: str, transfer: int, operation: Any, spot: Spot | None = None) -> None:
-        """Remember that *operation*, at *spot* in the timeline, does this event of the present microbatch."""
-        self._operations[self.microbatch, its, kind, transfer] = operation, spot
+    def note(
+        self, model_pass: Pass, kind: str, transfer: int, operation: Any, point: ExchangePoint | None = None
+    ) -> None:
+        """Remember that *operation*, at *point* in the timeline, performs this event of the current microbatch."""
+        self._operations[self.microbatch, model_pass, kind, transfer] = operation, point
 
-    def turned(self, call: int) -> Pass:
-        """Return the pass that begins now: one more backward pass through model call *call*."""
+    def begin_backward(self, call: int) -> Pass:
+        """Begin one more backward pass through model call *call*, and return it."""
         passes = self._passes[self.microbatch]
-        found = Pass(call, sum(its.call == call and its.is_backward for its in passes))
-        passes.append(found)
-        return found
+        backward_pass = Pass(call, sum(model_pass.call == call and model_pass.is_backward for model_pass in passes))
+        passes.append(backward_pass)
+        return backward_pass
 
-    def turn_of(self, call: int) -> Pass:
-        """Return the backward pass through model call *call* that is under way."""
-        return max(its for its in self._passes[self.microbatch] if its.call == call)
+    def current_backward(self, call: int) -> Pass:
+        """Return the backward pass through model call *call* that is running."""
+        return max(model_pass for model_pass in self._passes[self.microbatch] if model_pass.call == call)
 
-    def differentiated(self, gradients: Sequence[Any]) -> None:
-        """Remember that *gradients* are gradients, or made of several."""
+    def note_gradients(self, gradients: Sequence[Any]) -> None:
+        """Remember that *gradients* are gradients, or sums of gradients."""
         import tensorflow as tf
 
         self._gradients.update(_tensor(gradient).name for gradient in gradients)
-        turned = [its for its in schedule.in_order(self._passes[self.microbatch]) if its.is_backward]
-        if not turned or (self.microbatch, turned[-1], "end", -1) in self._operations:
+        backward_passes = [
+            model_pass for model_pass in schedule.put_in_order(self._passes[self.microbatch]) if model_pass.is_backward
+        ]
+        if not backward_passes or (self.microbatch, backward_passes[-1], "end", -1) in self._operations:
             return
-        plan = self.calls[turned[-1].call].plan
+        plan = self.calls[backward_passes[-1].call].plan
         if plan.backward[self.me][-1].cost:
             with tf.control_dependencies([_tensor(gradient) for gradient in gradients]):
-                self.post.mark(lambda _, operation, spot: self.note(turned[-1], "end", -1, operation, spot))
+                self.transport.mark(
+                    lambda _, operation, point: self.note(backward_passes[-1], "end", -1, operation, point)
+                )
 
     def is_gradient(self, value: Any) -> bool:
         """True if *value* is made from gradients."""
-        rest, seen = [_tensor(value)], set()
-        while rest:
-            tensor = rest.pop()
+        pending, visited = [_tensor(value)], set()
+        while pending:
+            tensor = pending.pop()
             if tensor.name in self._gradients:
                 return True
-            if tensor.name not in seen:
-                seen.add(tensor.name)
-                rest += list(tensor.op.inputs)
+            if tensor.name not in visited:
+                visited.add(tensor.name)
+                pending += list(tensor.op.inputs)
         return False
 
-    def ordered(self) -> list[Any]:
+    def order_operations(self) -> list[Any]:
         """Return this rank's operations in the order in which they must run.
 
         Raises:
-            SMPError: microbatches differ in what they do, or a backward pass leaves out a partition.
+            SMPError: microbatches differ in their calls, or a backward pass leaves out a partition.
         """
         if not self.calls or self.world.cfg.partitions == 1:
             return []
-        passes = [schedule.in_order(each) for each in self._passes]
-        for number, each in enumerate(passes):
-            if each != passes[0]:
+        passes = [schedule.put_in_order(passes_of_microbatch) for passes_of_microbatch in self._passes]
+        for number, passes_of_microbatch in enumerate(passes):
+            if passes_of_microbatch != passes[0]:
                 raise SMPError(
                     f"The step function calls the model or its gradients {len(passes[0])} times for microbatch 0 and "
-                    f"{len(each)} times for microbatch {number}: expected the same for all."
+                    f"{len(passes_of_microbatch)} times for microbatch {number}: expected the same for all."
                 )
         cfg = self.world.cfg
         active = cfg.active_microbatches or self.microbatches
-        plans = [its.plan for its in self.calls]
-        items = schedule.order(plans, passes[0], self.microbatches, cfg.pipeline, active)[self.me]
-        found, spots = [], {}
-        for number, (microbatch, its, event) in enumerate(items):
-            operation, spot = self._operations.get((microbatch, its, event.kind, event.transfer), (None, None))
+        plans = [call.plan for call in self.calls]
+        scheduled = schedule.schedule_step(plans, passes[0], self.microbatches, cfg.pipeline, active)[self.me]
+        operations, points = [], {}
+        for number, (microbatch, model_pass, event) in enumerate(scheduled):
+            operation, point = self._operations.get((microbatch, model_pass, event.kind, event.transfer), (None, None))
             if operation is None and event.kind == "end":
                 continue
             if operation is None:
@@ -140,28 +145,28 @@ class Trace:
                     "of all of model.trainable_variables. Use optimizer.get_gradients(loss, "
                     "model.trainable_variables)."
                 )
-            found.append(operation)
-            if spot is not None:
-                spots[number] = spot
-        recording.assigned(items, spots)
-        return found
+            operations.append(operation)
+            if point is not None:
+                points[number] = point
+        recording.assign_work(scheduled, points)
+        return operations
 
 
-class _Run:
-    """One call of the model for one microbatch on this rank; it is model call *number*."""
+class _ModelCallRun:
+    """One call of the model, number *number*, for one microbatch on this rank."""
 
-    def __init__(self, trace: Trace, number: int, anchor: Any) -> None:
+    def __init__(self, trace: StepTrace, number: int, anchor: Any) -> None:
         self.trace = trace
         self.number = number
-        self.plan, self.found, self.chosen = trace.calls[number]
-        self.paths = {self.found.calls[each].path for each in self.chosen}
-        self.known = {id(call.layer): call.path for call in self.found.calls}
+        self.plan, self.captured, self.chosen = trace.calls[number]
+        self.paths = {self.captured.calls[number].path for number in self.chosen}
+        self.path_by_id = {id(call.layer): call.path for call in self.captured.calls}
         self.anchor = anchor
         self.tokens: list[Any] = []
-        self.place = 0
+        self.position = 0
         self.is_inside = False
 
-    def through(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         import tensorflow as tf
 
         self.trace.anchors.append(self.anchor)
@@ -169,44 +174,45 @@ class _Run:
         self.trace.note(Pass(self.number), "start", -1, gate)
         flat = tf.nest.flatten((args, kwargs))
         with tf.control_dependencies([gate]):
-            freed = iter(boundary.together([value for value in flat if tf.is_tensor(value)]))
+            freed = iter(boundary.identities([value for value in flat if tf.is_tensor(value)]))
         flat = [next(freed) if tf.is_tensor(value) else value for value in flat]
         args, kwargs = tf.nest.pack_sequence_as((args, kwargs), flat)
-        with layers.calls_handled(self.handle):
+        with layers.intercept_calls(self.handle):
             result = original(*args, **kwargs)
-        if self.place != len(self.plan.calls):
-            raise self._another_way(f"the call ended before {self.plan.calls[self.place].path!r}")
-        return self.told(result)
+        if self.position != len(self.plan.calls):
+            raise self._deviation_error(f"the call ended before {self.plan.calls[self.position].path!r}")
+        return self.return_outputs(result)
 
     def handle(self, layer: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call *layer* if it is this rank's, or return what stands for its result."""
-        path = self.known.get(id(layer))
+        """Call *layer* if it is this rank's, else return a stand-in for its result."""
+        path = self.path_by_id.get(id(layer))
         if self.is_inside or path not in self.paths:
             return original(layer, *args, **kwargs)
-        place, self.place = self.place, self.place + 1
-        if place >= len(self.plan.calls) or self.plan.calls[place].path != path:
-            raise self._another_way(f"found {path!r}")
-        if self.plan.calls[place].device != self.trace.me:
-            return self.absent(place)
+        position, self.position = self.position, self.position + 1
+        if position >= len(self.plan.calls) or self.plan.calls[position].path != path:
+            raise self._deviation_error(f"found {path!r}")
+        if self.plan.calls[position].device != self.trace.me:
+            return self.stand_in_for(position)
         self.is_inside = True
         try:
             result = original(layer, *args, **kwargs)
         finally:
             self.is_inside = False
-        return self.sent(place, result)
+        return self.send_outputs(position, result)
 
-    def sent(self, place: int, result: Any) -> Any:
-        """Send the outputs of layer call *place* that others need; return *result* with those that take part in it."""
+    def send_outputs(self, position: int, result: Any) -> Any:
+        """Send the outputs of layer call *position* that other ranks need; return *result* with the sent tensors in
+        it."""
         import tensorflow as tf
 
-        numbers = iter(range(len(self.plan.calls[place].is_float)))
+        numbers = iter(range(len(self.plan.calls[position].is_float)))
 
         def send(value: Any) -> Any:
-            for transfer in self.plan.sent(Source(place, next(numbers))):
+            for transfer in self.plan.transfers_of(LayerOutput(position, next(numbers))):
                 value = self.send(transfer, value)
             return value
 
-        def both(value: Any) -> Any:
+        def convert(value: Any) -> Any:
             if not tf.is_tensor(value):
                 return value
             mask = getattr(value, "_keras_mask", None)
@@ -215,104 +221,109 @@ class _Run:
                 value._keras_mask = send(mask)
             return value
 
-        return tf.nest.map_structure(both, result)
+        return tf.nest.map_structure(convert, result)
 
-    def absent(self, place: int) -> Any:
-        """Return what stands for the result of layer call *place*, of another partition."""
+    def stand_in_for(self, position: int) -> Any:
+        """Return a stand-in for the result of layer call *position* of another partition."""
         import tensorflow as tf
 
-        numbers = iter(range(len(self.plan.calls[place].is_float)))
+        numbers = iter(range(len(self.plan.calls[position].is_float)))
 
         def stand_in(value: Any) -> Any:
-            transfer = self.plan.received(Source(place, next(numbers)), self.trace.me)
+            transfer = self.plan.transfer_to(LayerOutput(position, next(numbers)), self.trace.me)
             return unused(value) if transfer is None else self.receive(transfer, value)
 
-        def both(value: Any) -> Any:
+        def convert(value: Any) -> Any:
             if not tf.is_tensor(value):
                 return value
-            made = stand_in(value)
+            stand_in_value = stand_in(value)
             mask = getattr(value, "_keras_mask", None)
             if mask is not None:
-                made._keras_mask = stand_in(mask)
-            return made
+                stand_in_value._keras_mask = stand_in(mask)
+            return stand_in_value
 
-        return tf.nest.map_structure(both, self.found.calls[self.chosen[place]].result)
+        return tf.nest.map_structure(convert, self.captured.calls[self.chosen[position]].result)
 
-    def told(self, result: Any) -> Any:
-        """Return the model's *result*, the same on all ranks, such that its gradients reach all of this rank's part."""
+    def return_outputs(self, result: Any) -> Any:
+        """Return the model's *result*, equal on all ranks. Its gradients reach every operation of this rank's part."""
         import tensorflow as tf
 
         flat = tf.nest.flatten(result)
-        seen = [output.value for output in capture.outputs_of(self.found.result) if not output.is_mask]
+        captured_values = [output.value for output in capture.outputs_of(self.captured.result) if not output.is_mask]
         tensors = [value for value in flat if tf.is_tensor(value)]
-        shared = [self.shown(output, *both) for output, both in enumerate(zip(tensors, seen, strict=True))]
-        joined = iter(self.joined(shared))
+        shared = [
+            self.exchange_output(output, *values)
+            for output, values in enumerate(zip(tensors, captured_values, strict=True))
+        ]
+        joined = iter(self.join(shared))
         return tf.nest.pack_sequence_as(result, [next(joined) if tf.is_tensor(value) else value for value in flat])
 
-    def shown(self, output: int, value: Any, seen: Any) -> Any:
-        """Return the model's output number *output*: *value* if this rank made it, else what its maker sends."""
+    def exchange_output(self, output: int, value: Any, captured: Any) -> Any:
+        """Return the model's output number *output*: *value* if this rank made it, else the tensor that its owner
+        sends."""
         import tensorflow as tf
 
         if self.plan.owners[output] == -1:
             return value
-        for transfer in self.plan.shown(output, self.trace.me):
+        for transfer in self.plan.output_transfers(output, self.trace.me):
             if self.plan.owners[output] == self.trace.me:
                 value = self.send(transfer, value)
             else:
-                value = tf.stop_gradient(self.receive(transfer, seen))
+                value = tf.stop_gradient(self.receive(transfer, captured))
         return value
 
-    def joined(self, values: list[Any]) -> list[Any]:
+    def join(self, values: list[Any]) -> list[Any]:
         trace, microbatch, number = self.trace, self.trace.microbatch, self.number
 
         def turn() -> boundary.Note:
-            its = trace.turned(number)
+            backward_pass = trace.begin_backward(number)
             assert trace.microbatch == microbatch
-            return lambda _direction, operation, _spot: trace.note(its, "turn", -1, operation)
+            return lambda _direction, operation, _spot: trace.note(backward_pass, "turn", -1, operation)
 
         return boundary.join(values, self.tokens, turn)
 
     def send(self, transfer: int, value: Any) -> Any:
-        its = self.plan.transfers[transfer]
-        to = Address(self.trace.ranks[its.target], self.key(transfer))
-        note = self.noted(transfer, "send")
-        if not its.has_gradient:
-            self.trace.post.push(to, value, note, "forward")
+        planned = self.plan.transfers[transfer]
+        target = Address(self.trace.ranks[planned.target], self.key(transfer))
+        note = self.make_note(transfer, "send")
+        if not planned.has_gradient:
+            self.trace.transport.push(target, value, note, "forward")
             return value
-        value, token = boundary.send(self.trace.post, to, value, self.anchor, note)
+        value, token = boundary.send(self.trace.transport, target, value, self.anchor, note)
         self.tokens.append(token)
         return value
 
     def receive(self, transfer: int, like: Any) -> Any:
-        its = self.plan.transfers[transfer]
-        origin = Address(self.trace.ranks[its.origin], self.key(transfer))
-        note = self.noted(transfer, "receive")
-        if not its.has_gradient:
-            return self.trace.post.pull(origin, like.dtype, like.shape, note, "forward")
-        value, token = boundary.receive(self.trace.post, origin, like.dtype, like.shape, self.anchor, note)
+        planned = self.plan.transfers[transfer]
+        origin = Address(self.trace.ranks[planned.origin], self.key(transfer))
+        note = self.make_note(transfer, "receive")
+        if not planned.has_gradient:
+            return self.trace.transport.pull(origin, like.dtype, like.shape, note, "forward")
+        value, token = boundary.receive(self.trace.transport, origin, like.dtype, like.shape, self.anchor, note)
         self.tokens.append(token)
         return value
 
     def key(self, transfer: int) -> tuple[int, ...]:
         return (self.trace.number, self.trace.microbatch, self.number, transfer)
 
-    def noted(self, transfer: int, kind: str) -> boundary.Note:
-        """Return the note for the operations of *transfer*; in a backward pass a send is a receive, and vice versa."""
-        other = {"send": "receive", "receive": "send"}[kind]
+    def make_note(self, transfer: int, kind: str) -> boundary.Note:
+        """Return the note for the operations of *transfer*; in a backward pass a send becomes a receive, and vice
+        versa."""
+        opposite = {"send": "receive", "receive": "send"}[kind]
 
-        def note(direction: str, operation: Any, spot: Spot | None) -> None:
+        def note(direction: str, operation: Any, point: ExchangePoint | None) -> None:
             if direction == "forward":
-                self.trace.note(Pass(self.number), kind, transfer, operation, spot)
+                self.trace.note(Pass(self.number), kind, transfer, operation, point)
             else:
-                self.trace.note(self.trace.turn_of(self.number), other, transfer, operation, spot)
+                self.trace.note(self.trace.current_backward(self.number), opposite, transfer, operation, point)
 
         return note
 
-    def _another_way(self, found: str) -> SMPError:
+    def _deviation_error(self, deviation: str) -> SMPError:
         expected = [call.path for call in self.plan.calls]
         return SMPError(
-            f"The model called other layers than when it was partitioned: expected {', '.join(expected)}; {found}. Its "
-            "call must not depend on Python values that change."
+            f"The model called other layers than when it was partitioned: expected {', '.join(expected)}; {deviation}. "
+            "Its call must not depend on Python values that change."
         )
 
 
@@ -322,7 +333,7 @@ def _tensor(value: Any) -> Any:
 
 
 def unused(like: Any) -> Any:
-    """Return a tensor of the type and shape of *like* for whom nobody asks: TensorFlow removes what comes of it."""
+    """Return an unused tensor of the type and shape of *like*; TensorFlow removes the operations that depend on it."""
     import tensorflow as tf
 
     zeros = tf.zeros([size or 1 for size in like.shape.as_list()] if like.shape.rank is not None else [], like.dtype)

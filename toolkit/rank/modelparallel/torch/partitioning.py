@@ -87,7 +87,7 @@ def read_decision(path: Path, module: nn.Module, partitions: int) -> Decision:
     Raises:
         ContractError: it is none, of another model or of another number of partitions.
     """
-    decision = decisions.for_partitions(path.absolute(), partitions, VARIABLE)
+    decision = decisions.read_for_partitions(path.absolute(), partitions, VARIABLE)
     own_fingerprint = fingerprint(module)
     if decision.fingerprint != own_fingerprint:
         raise ContractError(

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from toolkit.rank.modelparallel import world
-from toolkit.rank.modelparallel.errors import Elsewhere, PeerLost, SMPError
-from toolkit.rank.modelparallel.objects import COLLECTIVES, STEP, apart
+from toolkit.rank.modelparallel.errors import PeerInOtherCall, PeerLost, SMPError
+from toolkit.rank.modelparallel.objects import COLLECTIVES, STEP, mutual_wait_error
 from toolkit.rank.modelparallel.recorder import Recorder
 from toolkit.rank.modelparallel.torch import nodes, wire
 from toolkit.rank.modelparallel.torch.chain.shortcut import OBSERVED, SERVER, Shortcut
@@ -215,7 +215,7 @@ class Runner:
                 path="server" if is_served else "chain",
                 microbatches=count,
                 parameter_bytes=self.parameter_bytes,
-                why=self.shortcut.reason if is_served and self.shortcut is not None else "",
+                server_reason=self.shortcut.reason if is_served and self.shortcut is not None else "",
             )
         if ran_backward and self.model is not None:
             self.model.run_step_callbacks()
@@ -361,9 +361,9 @@ class Runner:
             except TimeoutError:
                 self.orders.check_progress(self.agent.scheduler)
                 continue
-            except Elsewhere as error:
+            except PeerInOtherCall as error:
                 doing = "in the gathering of a state" if error.kind == PART else f"in smp.{error.kind}()"
-                raise apart(self.world, "in a step", first, doing) from error
+                raise mutual_wait_error(self.world, "in a step", first, doing) from error
             # If a step failed here before it received its end, that message is still there.
             if not isinstance(message.payload, StepEnd) or message.payload.number >= self.number:
                 return message

@@ -8,7 +8,6 @@ from toolkit.rank.dataparallel.module import (
     all_to_all_single,
     barrier,
     broadcast,
-    deprecated,
     get_local_rank,
     get_rank,
     get_world_size,
@@ -18,6 +17,7 @@ from toolkit.rank.dataparallel.module import (
     is_initialized,
     start_profiler,
     stop_profiler,
+    warn_of_deprecation,
 )
 
 __all__ = [
@@ -39,4 +39,4 @@ __all__ = [
 ]
 
 register()
-deprecated()
+warn_of_deprecation()

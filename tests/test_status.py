@@ -13,7 +13,7 @@ import pytest
 from tests.project.test_pythons import interpreters
 from tests.project.test_startup import imported_by
 from toolkit.status_pages import pages
-from toolkit.status_pages.pages import RankStatus, Stop
+from toolkit.status_pages.pages import RankStatus, StopNotice
 
 ROOT = Path(__file__).parents[1]
 # Does what it is told: each line is an expression, whose value it prints, or a statement.
@@ -100,7 +100,7 @@ def rank(folder: Path, start: Callable[..., Rank]) -> Rank:
 def ask(folder: Path, *, within_s: float = 100.0, step: int | None = None) -> None:
     deadline_ns = time.monotonic_ns() + int(within_s * 1e9)
     pages.request_stop(
-        folder, Stop(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step)
+        folder, StopNotice(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step)
     )
 
 
@@ -224,7 +224,7 @@ def test_a_rank_that_is_too_slow_for_the_agreed_step_is_told_before_the_deadline
     folder: Path, rank: Rank, left_s: int, asked_before_s: int, step: int | None, stops: bool
 ) -> None:
     now_ns = time.monotonic_ns()
-    asked = Stop(
+    asked = StopNotice(
         requested_at_ns=now_ns - asked_before_s * 10**9,
         deadline_ns=now_ns + left_s * 10**9,
         signal=15,

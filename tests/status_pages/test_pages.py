@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as any_of
 
 from toolkit.status_pages import layout, pages
-from toolkit.status_pages.pages import RankStatus, Stop
+from toolkit.status_pages.pages import RankStatus, StopNotice
 
 ROOT = Path(__file__).parents[2]
 SECOND_NS = 1_000_000_000
@@ -25,7 +25,7 @@ def page(pid: int = 77, *, version: int = 1, counters: tuple[int, int] = (3, 3),
     return head + layout.RANK_BODY.pack(counters[0], 12, 500, 40, 9, progress, 1, 600, counters[1])
 
 
-def requested_stop(folder: Path) -> Stop | None:
+def requested_stop(folder: Path) -> StopNotice | None:
     """Return the stop request on the stop page, as a rank reads it."""
     path = folder / layout.STOP_NAME
     body = path.read_bytes()[layout.STOP_HEAD.size :][: layout.STOP_BODY.size] if path.exists() else b""
@@ -34,7 +34,7 @@ def requested_stop(folder: Path) -> Stop | None:
         return None
     requested_at_ns, deadline_ns, number, step = fields
     stop_step = None if step == layout.NONE else step
-    return Stop(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=stop_step)
+    return StopNotice(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=stop_step)
 
 
 TOLD = RankStatus(
@@ -66,7 +66,7 @@ def test_no_stop_is_asked_at_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [None, 0, 41])
 def test_what_is_asked_is_what_ranks_are_told(tmp_path: Path, step: int | None) -> None:
     pages.create_stop_page(tmp_path)
-    stop = Stop(requested_at_ns=5, deadline_ns=6, signal=15, stop_step=step)
+    stop = StopNotice(requested_at_ns=5, deadline_ns=6, signal=15, stop_step=step)
 
     pages.request_stop(tmp_path, stop)
 
@@ -77,17 +77,17 @@ def test_a_later_word_takes_the_place_of_the_first_in_the_same_file(tmp_path: Pa
     pages.create_stop_page(tmp_path)
     before = (tmp_path / "stop").stat()
 
-    pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
-    pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7))
+    pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=6, signal=15))
+    pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7))
 
     after = (tmp_path / "stop").stat()
-    assert requested_stop(tmp_path) == Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7)
+    assert requested_stop(tmp_path) == StopNotice(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size) == (before.st_ino, layout.PAGE_BYTES)
 
 
 def test_laid_again_it_asks_for_nothing(tmp_path: Path) -> None:
     pages.create_stop_page(tmp_path)
-    pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
+    pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=6, signal=15))
 
     pages.create_stop_page(tmp_path)
 
@@ -96,7 +96,7 @@ def test_laid_again_it_asks_for_nothing(tmp_path: Path) -> None:
 
 def test_without_a_file_to_tell_ranks_by_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
+        pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=6, signal=15))
 
     assert requested_stop(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
@@ -213,7 +213,7 @@ def test_a_rank_that_writes_all_the_time_is_never_read_half(tmp_path: Path) -> N
             told = pages.read_rank(path)
             if told is not None and told.step is not None:
                 found.append(told)
-        pages.request_stop(tmp_path, Stop(requested_at_ns=1, deadline_ns=1, signal=15))
+        pages.request_stop(tmp_path, StopNotice(requested_at_ns=1, deadline_ns=1, signal=15))
 
     assert rank.returncode == 0
     assert len(found) >= 2000

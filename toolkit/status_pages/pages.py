@@ -24,7 +24,7 @@ _RANK = lazy(r"rank-([1-9][0-9]{0,9})")
 _RAISED = lazy(r"raised-([1-9][0-9]{0,9})\.json")
 
 
-class Stop(Record, frozen=True, kw_only=True):
+class StopNotice(Record, frozen=True, kw_only=True):
     """A stop request.
 
     `requested_at_ns` and `deadline_ns` (SIGKILL) are time.monotonic_ns(), which setting the clock does not change.
@@ -139,7 +139,7 @@ def show_done(folder: Path, rank: str) -> None:
     new_file.rename(folder / layout.DONE_NAME)
 
 
-def request_stop(folder: Path, stop: Stop) -> None:
+def request_stop(folder: Path, stop: StopNotice) -> None:
     """Write *stop* to the stop page. Call it before sending the signal: a rank that reads it does not die of SIGTERM.
 
     Call it again when a stop_step is agreed, or with a new deadline.

@@ -7,8 +7,8 @@ import pytest
 from toolkit.rank.compiler.trial import (
     CANDIDATE,
     EAGER,
-    Decision,
     Interleaving,
+    TrialDecision,
     break_even_step,
     cost_s,
     decide,
@@ -19,7 +19,7 @@ from toolkit.rank.compiler.trial import (
 
 def run(
     took_s: Callable[[str, int], float], *, compiling: int = 1, most: int = 10_000
-) -> tuple[Interleaving, Decision | None]:
+) -> tuple[Interleaving, TrialDecision | None]:
     """Run steps that take as long as *took_s*(turn, step) says; the first *compiling* candidates compile."""
     turns, step, left = Interleaving(), 0, compiling
     while step < most and not turns.reason:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Pair = tuple[float, float]
 
 
-class Decision:
+class TrialDecision:
     """The outcome of a trial. `eager_s`, `candidate_s`: medians of the steps. `reason`: "" if the figures decided."""
 
     def __init__(
@@ -130,7 +130,7 @@ def _turn(number: int) -> str:
     return EAGER if number >= 2 * DUE[-1] or number % 4 in (0, 3) else CANDIDATE
 
 
-def decide(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
+def decide(pairs: "Iterable[Pair]", run: int) -> "TrialDecision | None":
     """Return what *pairs* of eager and candidate steps, in seconds, say, of *run* that were run; None: more are needed.
 
     After the last pair there is always a decision: eager, if too few could be compared.
@@ -140,16 +140,16 @@ def decide(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
     if count < FEWEST_PAIRS:
         reason = "too few steps could be compared"
         return (
-            Decision(keeps_candidate=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason)
+            TrialDecision(keeps_candidate=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason)
             if is_last
             else None
         )
     eager_s, candidate_s = median([pair[0] for pair in compared]), median([pair[1] for pair in compared])
     measured_s = sum(eager + candidate for eager, candidate in compared)
     is_faster = candidate_s < eager_s * (1 - MARGIN)
-    decision = Decision(keeps_candidate=is_faster, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+    decision = TrialDecision(keeps_candidate=is_faster, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
     if is_last and is_faster and measured_s < CLEAR_S:
-        return Decision(keeps_candidate=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+        return TrialDecision(keeps_candidate=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
     if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
         return decision
     if candidate_s > max(eager_s * ENDLESS, ENDLESS_S):

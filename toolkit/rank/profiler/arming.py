@@ -3,7 +3,7 @@
 import os
 
 from . import plan, tracing
-from .clock import Clock
+from .clock import WindowClock
 from .place import WINDOW
 
 
@@ -14,4 +14,4 @@ def arm() -> None:
     tracer.watch()
     window = plan.parse_window(os.environ.get(WINDOW, ""))
     if is_new and window is not None and window[0] == "seconds":
-        Clock(tracer, window[1], window[2]).start()
+        WindowClock(tracer, window[1], window[2]).start()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_S = 5.0
 
 
-class Clock:
+class WindowClock:
     """Traces the seconds *first* to *last* of this process."""
 
     def __init__(self, tracer: Tracer, first: int, last: int) -> None:

@@ -78,7 +78,7 @@ class annotate:  # noqa: N801 - its name in scripts
 
     def __init__(self, name: str) -> None:
         self.name = str(name)
-        self._open: list[Annotation] = []
+        self._open: list[AnnotationHandle] = []
 
     def __enter__(self) -> "annotate":
         self._open.append(annotation_begin(self.name))
@@ -96,7 +96,7 @@ class annotate:  # noqa: N801 - its name in scripts
         return annotated
 
 
-class Annotation:
+class AnnotationHandle:
     """An annotation that is open: the handle of `annotation_begin`."""
 
     __slots__ = ("begin_ns", "name", "record")
@@ -107,9 +107,9 @@ class Annotation:
         self.record: Any = None
 
 
-def annotation_begin(name: str) -> Annotation:
+def annotation_begin(name: str) -> AnnotationHandle:
     """Begin an annotation; return the handle for `annotation_end`."""
-    handle = Annotation(str(name))
+    handle = AnnotationHandle(str(name))
     if step_timer.exists():
         handle.begin_ns = step_timer.timer().annotation_begins(handle.name)
         handle.record = tracer().annotation(handle.name)
@@ -118,7 +118,7 @@ def annotation_begin(name: str) -> Annotation:
     return handle
 
 
-def annotation_end(handle: Annotation) -> None:
+def annotation_end(handle: AnnotationHandle) -> None:
     """End the annotation *handle*; a second time does nothing."""
     record, handle.record = handle.record, None
     if record is not None:

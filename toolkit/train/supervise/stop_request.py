@@ -23,11 +23,11 @@ class StopRequest:
     def __init__(self, run_folder: Path, log: Log) -> None:
         self._folder = run_folder / STATUS_FOLDER
         self._log = log
-        self._request: status_pages.Stop | None = None
+        self._request: status_pages.StopNotice | None = None
 
     def prepare(self, number: int, requested_at_ns: int | None, grace_s: float) -> None:
         """Make the request: signal *number* came at *requested_at_ns* (monotonic), and *grace_s* seconds are left."""
-        self._request = status_pages.Stop(
+        self._request = status_pages.StopNotice(
             requested_at_ns=requested_at_ns or time.monotonic_ns(),
             deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
             signal=number,

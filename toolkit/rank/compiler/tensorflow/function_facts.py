@@ -29,7 +29,7 @@ class FunctionFacts:
         """How often the step was compiled again, by the reason."""
         self.decided_at = 0
         """The step after which it was settled how it runs."""
-        self.decision: trial.Decision | None = None
+        self.decision: trial.TrialDecision | None = None
         """None: nothing was compared."""
         self.trial_s = 0.0
         """The cost of the trial."""

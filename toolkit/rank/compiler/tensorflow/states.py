@@ -217,7 +217,7 @@ class InterleavedSteps(CompilableSteps):
             return settle_native(step, decision.reason)
         return self._apply(decision)
 
-    def _apply(self, decision: trial.Decision) -> StepState:
+    def _apply(self, decision: trial.TrialDecision) -> StepState:
         step, facts = self._step, self._step.facts
         facts.decision = decision
         facts.trial_s = trial.cost_s(self._interleaving.spent_s, self._interleaving.steps, decision.eager_s)

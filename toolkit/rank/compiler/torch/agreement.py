@@ -15,7 +15,7 @@ from time import monotonic
 
 import torch
 
-from ..trial import DUE, Decision, decide, slowest
+from ..trial import DUE, TrialDecision, decide, slowest
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SoleRank:
     """The decision of a process without other ranks."""
 
     def __init__(self) -> None:
-        self._decision: Decision | None = None
+        self._decision: TrialDecision | None = None
 
     def offer(self, pairs: "Pairs", run: int, step_s: float) -> None:  # noqa: ARG002 - as RankAgreement's
         """Lay down *pairs*, of *run* that were run; a step takes *step_s* seconds."""
@@ -44,7 +44,7 @@ class SoleRank:
         """Lay down "eager", for *reason*."""
         self._decision = self._decision or _eager(reason)
 
-    def decision(self) -> "Decision | None":
+    def decision(self) -> "TrialDecision | None":
         """Return the decision of all ranks, None until there is one. It never waits."""
         return self._decision
 
@@ -58,7 +58,7 @@ class RankAgreement:
         self._store = _second_connection(
             distributed.distributed_c10d._get_default_store(), "toolkit/rank/compiler/%s" % name
         )
-        self._decision: Decision | None = None
+        self._decision: TrialDecision | None = None
         self._offers: dict[int, str] = {}
         self._refusal = ""
         self._deadline_s = float("inf")
@@ -80,7 +80,7 @@ class RankAgreement:
         self._refusal = self._refusal or reason
         self._wakes.set()
 
-    def decision(self) -> "Decision | None":
+    def decision(self) -> "TrialDecision | None":
         """As SoleRank's."""
         return self._decision
 
@@ -123,15 +123,15 @@ class RankAgreement:
         """Return the numbers of the offers, in the order in which rank 0 merges them."""
         return list(DUE)
 
-    def _merge(self, offers: "list[bytes]", run: int) -> "Decision | None":
+    def _merge(self, offers: "list[bytes]", run: int) -> "TrialDecision | None":
         """Return the decision that *offers* of all ranks give, None if more are needed."""
         return decide(slowest([_pairs(offer) for offer in offers]), run)
 
-    def _unanswered(self) -> Decision:
+    def _unanswered(self) -> TrialDecision:
         """Return the decision of a rank that has waited too long."""
         return _eager("not all ranks step alike")
 
-    def _settle(self, decision: Decision) -> None:
+    def _settle(self, decision: TrialDecision) -> None:
         """Lay down *decision*, unless there is one; whichever is there counts."""
         self._decision = _read(self._store.compare_set("decision", "", json.dumps(vars(decision))))
 
@@ -152,11 +152,11 @@ class Vote(RankAgreement):
     def _merge_order(self) -> "list[int]":
         return [0]
 
-    def _merge(self, offers: "list[bytes]", run: int) -> "Decision | None":  # noqa: ARG002 - as RankAgreement's
+    def _merge(self, offers: "list[bytes]", run: int) -> "TrialDecision | None":  # noqa: ARG002 - as RankAgreement's
         return self._unanswered()
 
-    def _unanswered(self) -> Decision:
-        return Decision(keeps_candidate=True, pairs=0, eager_s=0.0, candidate_s=0.0)
+    def _unanswered(self) -> TrialDecision:
+        return TrialDecision(keeps_candidate=True, pairs=0, eager_s=0.0, candidate_s=0.0)
 
 
 def missing_group(environ: "Mapping[str, str]") -> str:
@@ -184,12 +184,12 @@ def _second_connection(store: "Any", prefix: str) -> "Any":
     return torch.distributed.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
-def _eager(reason: str) -> Decision:
-    return Decision(keeps_candidate=False, pairs=0, eager_s=0.0, candidate_s=0.0, reason=reason)
+def _eager(reason: str) -> TrialDecision:
+    return TrialDecision(keeps_candidate=False, pairs=0, eager_s=0.0, candidate_s=0.0, reason=reason)
 
 
-def _read(text: bytes) -> Decision:
-    return Decision(**json.loads(text))
+def _read(text: bytes) -> TrialDecision:
+    return TrialDecision(**json.loads(text))
 
 
 def _pairs(text: bytes) -> "Pairs":

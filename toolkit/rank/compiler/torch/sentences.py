@@ -4,12 +4,12 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..trial import Decision
+    from ..trial import TrialDecision
 
 MESSAGE_CHARACTERS = 300
 
 
-def decision_figures(candidate: str, eager: str, decision: "Decision", names: "list[str]") -> str:
+def decision_figures(candidate: str, eager: str, decision: "TrialDecision", names: "list[str]") -> str:
     """Return *decision* as a sentence with its figures. *candidate*, *eager*: the words for the two modes."""
     if decision.reason:
         return "%s: %s" % (eager, decision.reason)

@@ -5,7 +5,7 @@ from time import monotonic
 import torch
 
 from ...mesh import measuring
-from ..trial import CANDIDATE, WARM_STEPS, Decision, Interleaving, break_even_step, cost_s
+from ..trial import CANDIDATE, WARM_STEPS, Interleaving, TrialDecision, break_even_step, cost_s
 from . import agreement, finding, sentences
 from .agreement import RankAgreement, SoleRank
 from .settled import SettledState
@@ -111,7 +111,7 @@ class TrialState(TrainingState):
             reason = self._training.over_budget_reason()
         return reason
 
-    def _apply(self, decision: Decision) -> None:
+    def _apply(self, decision: TrialDecision) -> None:
         """End the trial with *decision*: keep the candidate or not, and write what it has shown."""
         training, interleaving = self._training, self._interleaving
         interleaving.end()
@@ -134,7 +134,7 @@ class TrialState(TrainingState):
             )
         training.log_line("%s; %s" % (text, cost))
 
-    def _write_code_decision(self, decision: Decision, trial_s: float, cost: str) -> "tuple[str, str]":
+    def _write_code_decision(self, decision: TrialDecision, trial_s: float, cost: str) -> "tuple[str, str]":
         """Write the facts; return the sentences of the decision and of its *cost*, with what compiling took."""
         training = self._training
         pays_at = None
@@ -155,7 +155,7 @@ class TrialState(TrainingState):
         return text, cost
 
 
-def _trial_facts(decision: Decision, trial_s: float) -> "dict[str, Any] | None":
+def _trial_facts(decision: TrialDecision, trial_s: float) -> "dict[str, Any] | None":
     """Return the fields of `Trial` in job/compilation.py, None if nothing was compared."""
     if not decision.pairs:
         return None

@@ -481,7 +481,7 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         while not any(told.heartbeats > 1 for told in pages.read_all(folder).values()) and time.monotonic() < until_s:
             time.sleep(0.001)
         now_ns = time.monotonic_ns()
-        step = pages.common_step(pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
+        step = pages.choose_stop_step(pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)
         first.send_signal(signal.SIGTERM)
         said = first.stdout.read()

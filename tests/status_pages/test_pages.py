@@ -163,7 +163,7 @@ def test_no_bytes_make_reading_fail(tmp_path_factory: pytest.TempPathFactory, co
     (
         pages.read_all(folder),
         pages.read_rank(folder / "rank-7"),
-        pages.raised(folder, 7),
+        pages.read_raised(folder, 7),
     )
 
 
@@ -232,7 +232,7 @@ def test_an_exception_is_read_as_the_hook_left_it(tmp_path: Path) -> None:
         '{"time_ns": 5, "kind": "torch.OutOfMemoryError", "thread": "other", "text": "Traceback ...\\nb", "more": 1}\n'
     )
 
-    assert pages.raised(tmp_path, 77) == pages.Raised(
+    assert pages.read_raised(tmp_path, 77) == pages.Raised(
         time_ns=5, pid=77, kind="torch.OutOfMemoryError", thread="other", text="Traceback ...\nb"
     )
 
@@ -244,14 +244,14 @@ def test_an_exception_is_read_as_the_hook_left_it(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_no_exception(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "raised-77.json").write_bytes(content)
 
-    assert pages.raised(tmp_path, 77) is None
+    assert pages.read_raised(tmp_path, 77) is None
 
 
 def test_a_fifo_in_the_place_of_a_file_does_not_stop_train(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "raised-77.json")
 
-    assert pages.raised(tmp_path, 77) is None
-    assert pages.raised(tmp_path, 78) is None
+    assert pages.read_raised(tmp_path, 77) is None
+    assert pages.read_raised(tmp_path, 78) is None
 
 
 # The common step. Now is second 100.
@@ -282,7 +282,7 @@ def rank(step: int | None, *, ago_s: float = 0.0, step_s: float | None = None) -
     ],
 )
 def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(ranks: list[RankStatus], step: int) -> None:
-    found = pages.common_step(ranks, now_ns=100 * SECOND_NS, known_ns=102 * SECOND_NS)
+    found = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=102 * SECOND_NS)
 
     assert found == step
 
@@ -294,7 +294,7 @@ def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(rank
 def test_no_rank_at_its_pace_passes_the_common_step(seen: list[tuple[int, float, float]], told_s: float) -> None:
     ranks = [rank(step, ago_s=ago_s, step_s=step_s) for step, ago_s, step_s in seen]
 
-    found = pages.common_step(ranks, now_ns=100 * SECOND_NS, known_ns=int((100 + told_s) * SECOND_NS))
+    found = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=int((100 + told_s) * SECOND_NS))
 
     for step, ago_s, step_s in seen:
         # Its next heartbeat is due, or overdue and comes now; then one each step_s until all are told.

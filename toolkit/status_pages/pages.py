@@ -128,7 +128,7 @@ def create_stop_page(folder: Path) -> None:
         os.close(fd)
 
 
-def show_done(folder: Path, rank: str) -> None:
+def write_done(folder: Path, rank: str) -> None:
     """Let ranks see that *rank* ("rank 1 of host algo-1") has ended with 0.
 
     Raises:
@@ -208,7 +208,7 @@ def read_rank(path: Path) -> RankStatus | None:
 
     If a process was killed during a write, some fields are new and some old, but each is whole.
     """
-    fields = _fields(path, layout.RANK_HEAD, layout.RANK_BODY)
+    fields = _read_fields(path, layout.RANK_HEAD, layout.RANK_BODY)
     if fields is None:
         return None
     (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = fields
@@ -226,27 +226,27 @@ def read_rank(path: Path) -> RankStatus | None:
     )
 
 
-def raised(folder: Path, pid: int) -> Raised | None:
+def read_raised(folder: Path, pid: int) -> Raised | None:
     """Return the exception that process *pid* recorded, None if there is none that can be read."""
-    text = _bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
+    text = _read_bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
     try:
         return msgspec.structs.replace(decode(text, Raised, "status folder"), pid=pid) if text else None
     except ContractError:
         return None
 
 
-def raised_by_others(folder: Path, known_pids: Collection[int]) -> tuple[Raised, ...]:
+def read_raised_by_others(folder: Path, known_pids: Collection[int]) -> tuple[Raised, ...]:
     """Return the exceptions that ended other processes than *known_pids*, at most MOST_OTHERS."""
     try:
         names = [_RAISED.fullmatch(path.name) for path in folder.iterdir()]
     except OSError:
         return ()
     pids = [int(match[1]) for match in names if match is not None and int(match[1]) not in known_pids]
-    records = (raised(folder, pid) for pid in pids[:MOST_OTHERS])
+    records = (read_raised(folder, pid) for pid in pids[:MOST_OTHERS])
     return tuple(record for record in records if record is not None and record.thread == "main")
 
 
-def common_step(ranks: Iterable[RankStatus], now_ns: int, known_ns: int) -> int:
+def choose_stop_step(ranks: Iterable[RankStatus], now_ns: int, known_ns: int) -> int:
     """Return a stop step that none of *ranks*, read at *now_ns*, will have passed at *known_ns*, when all of them know
     it (both time.monotonic_ns()). 0 (at once) if no rank has sent a heartbeat.
 
@@ -273,7 +273,7 @@ def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, known_ns: int) -> int:
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def _fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+def _read_fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Return the fields of *head* and of *body* (less its counters), None if they are not there."""
     try:
         fd = os.open(path, _READ)
@@ -292,7 +292,7 @@ def _fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tu
     return head.unpack_from(start), fields or body.unpack_from(start, head.size)[1:-1]
 
 
-def _bytes(path: Path, limit: int) -> bytes:
+def _read_bytes(path: Path, limit: int) -> bytes:
     """Return the first *limit* bytes of *path*, none if it cannot be read."""
     try:
         fd = os.open(path, _READ)

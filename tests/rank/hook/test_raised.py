@@ -56,7 +56,7 @@ class Done:
         out, err = process.communicate(timeout=60)
         self.pid = process.pid
         self.out, self.err, self.status = out.decode(), err.decode(), process.returncode
-        self.raised = pages.raised(self.status_folder, process.pid)
+        self.raised = pages.read_raised(self.status_folder, process.pid)
         self.files = sorted(path.name for path in self.status_folder.iterdir())
 
 
@@ -581,6 +581,6 @@ def test_a_child_names_the_process_that_started_it(tmp_path: Path) -> None:
 
     done = Done(tmp_path, program)
 
-    (left,) = pages.raised_by_others(done.status_folder, {done.pid})
+    (left,) = pages.read_raised_by_others(done.status_folder, {done.pid})
     assert (left.kind, left.parent) == ("ValueError", done.pid)
     assert done.files == [f"raised-{left.pid}.json"]

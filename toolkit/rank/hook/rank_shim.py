@@ -32,11 +32,11 @@ def main(path: str, argv: list[str]) -> None:
     fields = [os.getcwdb(), affinity, str(len(arguments)).encode(), *arguments, *environ]
     body = b"\0".join(fields)
     try:
-        link.connect(_reached(os.environ.get("TOOLKIT_SHIM_SOCKET", "") if path == "-" else path))
+        link.connect(_short_path(os.environ.get("TOOLKIT_SHIM_SOCKET", "") if path == "-" else path))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda n, _frame: link.sendall(b"signal %d\n" % n))
         message = b"%d\n%s" % (len(body), body)
-        sent = link.sendmsg([message], _descriptors())
+        sent = link.sendmsg([message], _pmi_descriptor())
         link.sendall(message[sent:])
     except OSError:
         os.execvp(argv[0], argv)
@@ -60,13 +60,13 @@ def main(path: str, argv: list[str]) -> None:
     os._exit(int(value))
 
 
-def _reached(path: str) -> str:
+def _short_path(path: str) -> str:
     """Return a path for the socket at *path* that is short enough for one (107 bytes)."""
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
     return "/proc/self/fd/%d/%s" % (folder, os.path.basename(path))
 
 
-def _descriptors() -> list[tuple[int, int, bytes]]:
+def _pmi_descriptor() -> list[tuple[int, int, bytes]]:
     number = os.environ.get("PMI_FD", "")
     if not number.isdigit():
         return []

@@ -26,7 +26,7 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
     """Run *command* for each rank, and return the wait status of the first rank that failed, 0 if none did."""
     ranks = json.loads(environ.pop("TOOLKIT_LOCAL_RANKS"))
     shim = environ.get("PYTHON_EXEC", "")
-    environ.update(_with_ports(environ))
+    environ.update(_choose_ports(environ))
     argv = [shim, *command] if shim else command
     living: "set[int]" = set()
     received: "list[int]" = []
@@ -57,7 +57,7 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
     return failed if started else (128 + received[0]) << 8
 
 
-def _with_ports(environ: "dict[str, str]") -> "dict[str, str]":
+def _choose_ports(environ: "dict[str, str]") -> "dict[str, str]":
     """Return the addresses in *environ* whose port is 0, with a free port in its place."""
     open_ = {name: environ[name] for name in ADDRESSES if environ.get(name, "").endswith(":0")}
     if not open_:

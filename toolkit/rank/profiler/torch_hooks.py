@@ -26,16 +26,16 @@ def attach(torch: "ModuleType") -> None:
         return
     setattr(torch, MARK, True)
     step_timer = timer()
-    _optimizers(step_timer)
+    _hook_optimizers(step_timer)
     arm()
     if step_timer.folder or step_timer.on_start is not None:  # Else steps are only counted.
-        _loaders(torch, step_timer)
+        _time_loaders(torch, step_timer)
     if step_timer.folder:
-        _backward(torch, step_timer)
-        _saves(torch, step_timer)
+        _time_backward(torch, step_timer)
+        _time_saves(torch, step_timer)
 
 
-def _optimizers(step_timer: StepTimer) -> None:
+def _hook_optimizers(step_timer: StepTimer) -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
     register_pre_hook = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     register_post_hook = getattr(optimizer, "register_optimizer_step_post_hook", None)
@@ -44,7 +44,7 @@ def _optimizers(step_timer: StepTimer) -> None:
         register_post_hook(step_timer.optimizer_ends if step_timer.folder else step_timer.counted_ends)
 
 
-def _loaders(torch: "ModuleType", step_timer: StepTimer) -> None:
+def _time_loaders(torch: "ModuleType", step_timer: StepTimer) -> None:
     loading = sys.modules.get("torch.utils.data.dataloader")
     if loading is None:
         return
@@ -68,7 +68,7 @@ def _loaders(torch: "ModuleType", step_timer: StepTimer) -> None:
     loader.__iter__ = timed(loader.__iter__)  # It starts the workers.
 
 
-def _backward(torch: "ModuleType", step_timer: StepTimer) -> None:
+def _time_backward(torch: "ModuleType", step_timer: StepTimer) -> None:
     backward = torch.autograd.backward
     when_computed = _when_computed(torch)
     runs = False
@@ -114,7 +114,7 @@ def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
     return when_computed
 
 
-def _saves(torch: "ModuleType", step_timer: StepTimer) -> None:
+def _time_saves(torch: "ModuleType", step_timer: StepTimer) -> None:
     torch.save = timed_save = time_saving(torch.save, step_timer)  # type: ignore[attr-defined]
     if "torch.serialization" in sys.modules:
         sys.modules["torch.serialization"].save = timed_save  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ class RankRecords:
     def raised_by(self, pid: int) -> tuple[int | None, int]:
         """Return when the main thread of a process raised the exception it died of (None: the hook saw none), and the
         exit code that follows from it."""
-        raised = pages.raised(self._folder, pid)
+        raised = pages.read_raised(self._folder, pid)
         if raised is None or raised.thread != "main":
             return None, 1
         self._raised[pid] = raised
@@ -51,7 +51,7 @@ class RankRecords:
         ends = list(exits)
         if all(end.ok for end in ends):
             return ()
-        return pages.raised_by_others(self._folder, {end.pid for end in ends})
+        return pages.read_raised_by_others(self._folder, {end.pid for end in ends})
 
 
 def last_on(out: Stream, err: Stream) -> Literal["stderr", "stdout", "both"]:

@@ -46,7 +46,7 @@ class StopRequest:
     def show_done(self, done: RankDone) -> None:
         """Let the ranks here see that a rank has ended with 0."""
         try:
-            status_pages.show_done(self._folder, f"{done.process} of host {done.host}")
+            status_pages.write_done(self._folder, f"{done.process} of host {done.host}")
         except OSError as error:
             self._log.warning(f"no rank can see that {done.process} of host {done.host} has ended: {error}")
 
@@ -54,7 +54,7 @@ class StopRequest:
         """Return the step that none of *pids* will have passed *seconds* from now; 0 if none reports steps."""
         pages = status_pages.read_all(self._folder)
         now_ns = time.monotonic_ns()
-        return status_pages.common_step(
+        return status_pages.choose_stop_step(
             (pages[pid] for pid in pids if pid in pages), now_ns, now_ns + int(seconds * 1e9)
         )
 

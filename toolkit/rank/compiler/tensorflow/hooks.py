@@ -42,7 +42,7 @@ def attach(module: "ModuleType", settings: "dict[str, Any]") -> None:
     backprop = importlib.import_module("tensorflow.python.eager.backprop")
     context = importlib.import_module("tensorflow.python.eager.context")
     _count_gradients(session, backprop.GradientTape)
-    _take_calls(session, polymorphic.Function, context.executing_eagerly)
+    _wrap_calls(session, polymorphic.Function, context.executing_eagerly)
     keras_hooks.attach_early(session)
 
 
@@ -54,13 +54,13 @@ def _count_gradients(session: Session, tape: "Any") -> None:
         session.gradients += 1
         gradients = gradient(self, *arguments, **keywords)
         if session.compiles_calls and session.ballot is not None:
-            return session.ballot.guarded(session.tensorflow, gradients, 1)
+            return session.ballot.guard(session.tensorflow, gradients, 1)
         return gradients
 
     tape.gradient = counted
 
 
-def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
+def _wrap_calls(session: Session, function: "Any", is_eager: "Any") -> None:
     calls, clone = function.__call__, function._clone
     running: set[int] = set()  # Threads that are in a tf.function.
 
@@ -82,7 +82,7 @@ def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
             running.discard(thread)
 
     def first(self: "Any", arguments: "Any", keywords: "Any") -> "Any":
-        if self._jit_compile is not None or self._run_functions_eagerly or not _is_the_scripts(self):
+        if self._jit_compile is not None or self._run_functions_eagerly or not _is_of_script(self):
             setattr(self, PLAN, False)
             return calls(self, *arguments, **keywords)
         traced, models = session.gradients, session.models
@@ -133,7 +133,7 @@ def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
     function.__call__ = call
 
 
-def _is_the_scripts(function: "Any") -> bool:
+def _is_of_script(function: "Any") -> bool:
     """True if the code of the tf.function is not that of a library of LIBRARIES."""
     code = getattr(function, "_key_for_call_stats", None)
     path = getattr(code, "co_filename", "")

@@ -46,20 +46,20 @@ def attach_early(session: Session) -> None:
 def _attach(module: "ModuleType", session: Session) -> None:
     if module.__name__ == "tf_keras":
         training = importlib.import_module("tf_keras.src.engine.training")
-        _take_compile(training.Model, None)
-        _take_legacy(session, training.Model)
-        _take_models(session, training.Model)
+        _wrap_compile(training.Model, None)
+        _wrap_legacy_trainer(session, training.Model)
+        _wrap_models(session, training.Model)
         return
     if not hasattr(module, "config") or module.config.backend() != "tensorflow":
         return
     trainer = importlib.import_module("keras.src.trainers.trainer")
     backend = importlib.import_module("keras.src.backend.tensorflow.trainer")
-    _take_compile(trainer.Trainer, "auto")
-    _take_trainer(session, backend.TensorFlowTrainer, trainer.model_supports_jit)
-    _take_models(session, module.Model)
+    _wrap_compile(trainer.Trainer, "auto")
+    _wrap_trainer(session, backend.TensorFlowTrainer, trainer.model_supports_jit)
+    _wrap_models(session, module.Model)
 
 
-def _take_compile(kind: "Any", default: "Any") -> None:
+def _wrap_compile(kind: "Any", default: "Any") -> None:
     """Note which models leave jit_compile open: it is *default*."""
     compiles = kind.compile
     parameters = inspect.signature(compiles)
@@ -94,7 +94,7 @@ def _is_open(model: "Any") -> bool:
     return bool(getattr(model, OPEN, False)) and not model.run_eagerly
 
 
-def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
+def _wrap_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
     makes = kind.make_train_function
 
     @functools.wraps(makes)
@@ -155,7 +155,7 @@ def _make_repeatable(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
     return (iter(data),), lambda: (iter(data),)
 
 
-def _take_legacy(session: Session, kind: "Any") -> None:
+def _wrap_legacy_trainer(session: Session, kind: "Any") -> None:
     makes = kind.make_train_function
 
     @functools.wraps(makes)
@@ -204,7 +204,7 @@ def _take_legacy(session: Session, kind: "Any") -> None:
     kind.make_train_function = make_train_function
 
 
-def _take_models(session: Session, kind: "Any") -> None:
+def _wrap_models(session: Session, kind: "Any") -> None:
     """Have the calls of the outermost model compiled, where a function is traced that wants it."""
     calls = kind.__call__
     tensorflow = session.tensorflow
@@ -218,14 +218,14 @@ def _take_models(session: Session, kind: "Any") -> None:
             return calls(self, *arguments, **keywords)
         session.compiles_calls = False  # Models in this one are part of it.
         try:
-            return _compiled(tensorflow, lambda: calls(self, *arguments, **keywords), session.ballot)
+            return _compile_forward(tensorflow, lambda: calls(self, *arguments, **keywords), session.ballot)
         finally:
             session.compiles_calls = True
 
     kind.__call__ = call
 
 
-def _compiled(tensorflow: "Any", forward: "Any", ballot: "Ballot | None") -> "Any":
+def _compile_forward(tensorflow: "Any", forward: "Any", ballot: "Ballot | None") -> "Any":
     """Return what *forward* returns, computed by compiled code in the graph under construction; so are gradients.
 
     *ballot*: the ranks' vote on it, None for one rank.
@@ -242,7 +242,7 @@ def _compiled(tensorflow: "Any", forward: "Any", ballot: "Ballot | None") -> "An
 
     output, masks = tensorflow.function(with_masks, autograph=False, jit_compile=True)()
     if ballot is not None:
-        output = ballot.guarded(tensorflow, output, 0)
+        output = ballot.guard(tensorflow, output, 0)
     flat = tensorflow.nest.flatten(output)
     for index, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
         flat[index]._keras_mask = mask

@@ -53,7 +53,7 @@ class Ballot:
         self._held += 1
         self.refused = bool(self._agree([float(failed)])[0])
 
-    def guarded(self, tensorflow: "Any", tensors: "Any", number: int) -> "Any":
+    def guard(self, tensorflow: "Any", tensors: "Any", number: int) -> "Any":
         """Return *tensors* of the graph under construction, which are there once all ranks have theirs: round *number*.
 
         What depends on them, as the exchange of gradients or of a loss, does not begin before. Later steps do not vote.
@@ -79,7 +79,7 @@ class Ballot:
         return tensorflow.nest.pack_sequence_as(tensors, guarded, expand_composites=True)
 
 
-def agreement(tensorflow: "Any", operations: "frozenset[str]") -> "tuple[Agree, str] | None":
+def find_agreement(tensorflow: "Any", operations: "frozenset[str]") -> "tuple[Agree, str] | None":
     """Return the function that gives all ranks the largest of their values, and its name; None if there is none.
 
     *operations*: those of the training step (graphs.operations).

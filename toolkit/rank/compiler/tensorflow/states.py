@@ -55,7 +55,7 @@ class FirstStep(StepState):
         try:
             step.tf_function = session.last
             operations = graphs.operations(step.tf_function) if step.tf_function is not None else frozenset()
-            agreement = ranks.agreement(session.tensorflow, operations)
+            agreement = ranks.find_agreement(session.tensorflow, operations)
             candidates = step.find_candidates(operations)
         except Exception as error:  # noqa: BLE001 - a TensorFlow that looks different from those known must still work
             return settle_native(step, "its trace cannot be read: %s" % _first_line(error))

@@ -42,7 +42,7 @@ class SoleRank:
 
     def refuse(self, reason: str) -> None:
         """Lay down "eager", for *reason*."""
-        self._decision = self._decision or _eager(reason)
+        self._decision = self._decision or _eager_decision(reason)
 
     def decision(self) -> "TrialDecision | None":
         """Return the decision of all ranks, None until there is one. It never waits."""
@@ -98,7 +98,7 @@ class RankAgreement:
                 self._wakes.clear()
                 self._step(due)
         except Exception as error:  # noqa: BLE001 - the store is gone, or is of an unknown kind
-            self._decision = _eager(
+            self._decision = _eager_decision(
                 "the ranks could not agree: %s" % (str(error).splitlines() or [type(error).__name__])[0]
             )
 
@@ -107,9 +107,9 @@ class RankAgreement:
         for run in sorted(self._offers):
             store.set("%d/%d" % (run, self._rank), self._offers.pop(run))
         if self._refusal:
-            self._settle(_eager("rank %d: %s" % (self._rank, self._refusal)))
+            self._settle(_eager_decision("rank %d: %s" % (self._rank, self._refusal)))
         elif store.check(["decision"]):
-            self._decision = _read(store.get("decision"))
+            self._decision = _decode(store.get("decision"))
         elif self._rank == 0 and due and store.check(["%d/%d" % (due[0], rank) for rank in range(self._size)]):
             run = due.pop(0)
             offers = store.multi_get(["%d/%d" % (run, rank) for rank in range(self._size)])
@@ -125,15 +125,15 @@ class RankAgreement:
 
     def _merge(self, offers: "list[bytes]", run: int) -> "TrialDecision | None":
         """Return the decision that *offers* of all ranks give, None if more are needed."""
-        return decide(slowest([_pairs(offer) for offer in offers]), run)
+        return decide(slowest([_decode_pairs(offer) for offer in offers]), run)
 
     def _unanswered(self) -> TrialDecision:
         """Return the decision of a rank that has waited too long."""
-        return _eager("not all ranks step alike")
+        return _eager_decision("not all ranks step alike")
 
     def _settle(self, decision: TrialDecision) -> None:
         """Lay down *decision*, unless there is one; whichever is there counts."""
-        self._decision = _read(self._store.compare_set("decision", "", json.dumps(vars(decision))))
+        self._decision = _decode(self._store.compare_set("decision", "", json.dumps(vars(decision))))
 
 
 class Vote(RankAgreement):
@@ -184,13 +184,13 @@ def _second_connection(store: "Any", prefix: str) -> "Any":
     return torch.distributed.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
-def _eager(reason: str) -> TrialDecision:
+def _eager_decision(reason: str) -> TrialDecision:
     return TrialDecision(keeps_candidate=False, pairs=0, eager_s=0.0, candidate_s=0.0, reason=reason)
 
 
-def _read(text: bytes) -> TrialDecision:
+def _decode(text: bytes) -> TrialDecision:
     return TrialDecision(**json.loads(text))
 
 
-def _pairs(text: bytes) -> "Pairs":
+def _decode_pairs(text: bytes) -> "Pairs":
     return {int(number): (pair[0], pair[1]) for number, pair in json.loads(text).items()}

@@ -53,7 +53,7 @@ class CompileBudget:
         self._change = threading.Condition()
         self._watchdog: threading.Thread | None = None
 
-    def begins(self) -> None:
+    def begin(self) -> None:
         """This thread begins to compile."""
         with self._change:
             if self._is_closed:
@@ -65,27 +65,27 @@ class CompileBudget:
                 atexit.register(self.close)
             self._change.notify()
 
-    def ends(self) -> None:
+    def end(self) -> None:
         """This thread has compiled. Afterwards OverBudget is not raised in it."""
         try:
             with self._change:
-                self._leave()
+                self._stop_clock()
         except OverBudget:
             pass  # It was raised as the compilation ended: `is_over` says so.
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """A compilation of this thread was given up: OverBudget is not raised in it any more."""
         with self._change:
-            self._leave()
+            self._stop_clock()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(get_ident()), None)
 
     def close(self) -> None:
         """Nothing is bounded from here on: what was compiled is kept, or nothing is compiled any more."""
         with self._change:
             self._is_closed = True
-            self._leave()
+            self._stop_clock()
 
-    def _leave(self) -> None:
+    def _stop_clock(self) -> None:
         if self._thread:
             self._spent_s += monotonic() - self._since_s
         self._thread = 0

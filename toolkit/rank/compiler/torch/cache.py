@@ -27,14 +27,14 @@ def missing_compiler(device: str, environ: "MutableMapping[str, str]") -> str:
     return "there is no C++ compiler (%s) in the image" % " or ".join(names)
 
 
-def use(root: str, torch: "ModuleType", device: str, environ: "MutableMapping[str, str]") -> "tuple[str, str]":
+def use_folder(root: str, torch: "ModuleType", device: str, environ: "MutableMapping[str, str]") -> "tuple[str, str]":
     """Have torch keep compiled code in a folder below *root*; return the folder, and a problem, "" for none.
 
     The folder is named after all that the code depends on and that torch's own keys may miss, so that a job never uses
     another's. Ranks and hosts may share a folder: torch writes whole files
     under names of their contents. If nothing can be written there, torch's own folder below /tmp is used.
     """
-    folder = os.path.join(root, key(torch, device))
+    folder = os.path.join(root, folder_name(torch, device))
     probe = os.path.join(folder, ".writable-%s-%d" % (os.uname().nodename, os.getpid()))
     try:
         os.makedirs(folder, exist_ok=True)
@@ -48,7 +48,7 @@ def use(root: str, torch: "ModuleType", device: str, environ: "MutableMapping[st
     return folder, ""
 
 
-def key(torch: "ModuleType", device: str) -> str:
+def folder_name(torch: "ModuleType", device: str) -> str:
     """Return the name of the folder for this torch, Python, processor or GPU, and toolkit."""
     if device == "cuda":
         kind = "%s-cuda%s" % (torch.cuda.get_device_name(), torch.version.cuda)

@@ -41,11 +41,11 @@ class Compiles:
     def _begins(self, *_: "Any") -> None:
         self._since_s = monotonic()
         if self._budget is not None:
-            self._budget.begins()
+            self._budget.begin()
 
     def _ends(self, *_: "Any") -> None:
         if self._budget is not None:
-            self._budget.ends()
+            self._budget.end()
         self.count += 1
         self.seconds += monotonic() - self._since_s
 

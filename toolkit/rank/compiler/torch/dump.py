@@ -39,9 +39,9 @@ class DebugDump:
         dynamo.debug_dir_root = self.folder
         inductor.trace.enabled = True
         inductor.force_disable_caches = True
-        callbacks.callback_handler.register_end_callback(self._compiled)
+        callbacks.callback_handler.register_end_callback(self._check_size)
 
-    def _compiled(self, *_: "Any") -> None:
+    def _check_size(self, *_: "Any") -> None:
         """Something was compiled: look whether the folder is full."""
         if self.is_full or size_bytes(self.folder) <= MOST_BYTES:
             return

@@ -61,17 +61,17 @@ class Finder:
         """Watch modules, torch.compile, and gradients of gradients, until `stop`."""
         hooks = torch.nn.modules.module
         self._hooks = [
-            hooks.register_module_forward_pre_hook(self._before),
-            hooks.register_module_forward_hook(self._after, always_call=True),
+            hooks.register_module_forward_pre_hook(self._module_enters),
+            hooks.register_module_forward_hook(self._module_leaves, always_call=True),
         ]
         self._undo = [
-            _replaced(torch, "compile", self._watched_compile(torch.compile)),
-            # A script may enter it inside of a module's forward, where `_before` has looked already.
-            _replaced(torch.autocast, "__enter__", self._watched_autocast(torch.autocast.__enter__)),
+            _replace(torch, "compile", self._watch_compile(torch.compile)),
+            # A script may enter it inside of a module's forward, where `_module_enters` has looked already.
+            _replace(torch.autocast, "__enter__", self._watch_autocast(torch.autocast.__enter__)),
         ]
         self._undo_gradients = [
-            _replaced(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward, 3)),
-            _replaced(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad, 4)),
+            _replace(torch.autograd, "backward", self._watch_gradients(torch.autograd.backward, 3)),
+            _replace(torch.autograd, "grad", self._watch_gradients(torch.autograd.grad, 4)),
         ]
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class Finder:
             undo()
         self._undo_gradients = []
 
-    def _watched_compile(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+    def _watch_compile(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
         def compile(model: "Any" = None, *arguments: "Any", **keywords: "Any") -> "Any":
             owner = getattr(model, "__self__", model)
@@ -99,7 +99,7 @@ class Finder:
 
         return compile
 
-    def _watched_autocast(self, enter: "Callable[..., Any]") -> "Callable[..., Any]":
+    def _watch_autocast(self, enter: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(enter)
         def entered(autocast: "Any") -> "Any":
             entered_autocast = enter(autocast)
@@ -108,7 +108,7 @@ class Finder:
 
         return entered
 
-    def _watched_gradients(self, function: "Callable[..., Any]", position: int) -> "Callable[..., Any]":
+    def _watch_gradients(self, function: "Callable[..., Any]", position: int) -> "Callable[..., Any]":
         """Return *function* with a watch on create_graph, its argument at *position*: Tensor.backward names none."""
 
         @functools.wraps(function)
@@ -122,17 +122,17 @@ class Finder:
 
         return gradients
 
-    def _before(self, module: "torch.nn.Module", inputs: "tuple[Any, ...]") -> None:
+    def _module_enters(self, module: "torch.nn.Module", inputs: "tuple[Any, ...]") -> None:
         if self._inside is not None:
             self._depth += module is self._inside
             return
         try:
-            self._enters(module)
+            self._note_module(module)
             self.differentiates_inputs = self.differentiates_inputs or has_differentiated_input(inputs, {})
         except Exception as error:  # noqa: BLE001 - the script goes on, whatever it has for modules
             self._failed(error)
 
-    def _enters(self, module: "torch.nn.Module") -> None:
+    def _note_module(self, module: "torch.nn.Module") -> None:
         if not module.training or not torch.is_grad_enabled() or (self._thread and self._thread != get_ident()):
             return
         if _is_wrapper(module) or not any(weight.requires_grad for weight in module.parameters()):
@@ -150,7 +150,7 @@ class Finder:
         for target in new:
             self._add(target)
 
-    def _after(self, module: "torch.nn.Module", *_: "Any") -> None:
+    def _module_leaves(self, module: "torch.nn.Module", *_: "Any") -> None:
         if module is self._inside and self._thread == get_ident():
             self._depth -= 1
             if self._depth == 0:
@@ -173,7 +173,7 @@ def has_differentiated_input(arguments: "tuple[Any, ...]", keywords: "dict[str, 
     )
 
 
-def _replaced(owner: "Any", name: str, function: "Callable[..., Any]") -> "Callable[[], None]":
+def _replace(owner: "Any", name: str, function: "Callable[..., Any]") -> "Callable[[], None]":
     """Set `owner.name` to *function*; return the function that sets it back."""
     original = getattr(owner, name)
     setattr(owner, name, function)

@@ -126,7 +126,7 @@ class ObservingState(TrainingState):
             return self._own_cache
         if self._own_cache:
             return self._own_cache
-        folder, problem = cache.use(settings["cache"], torch, device, os.environ)
+        folder, problem = cache.use_folder(settings["cache"], torch, device, os.environ)
         if problem:
             training.log_line(problem)
         return folder

@@ -121,7 +121,7 @@ class ForwardSlot:
         except Exception as error:  # noqa: BLE001 - anything may come from a compiler
             failure = error
         if slot_state.budget is not None:
-            slot_state.budget.leave()
+            slot_state.budget.abandon()
         stop = handlers.find_raised(failure, self._handlers)
         if stop is not None:
             raise stop from stop.__cause__

@@ -147,7 +147,7 @@ def _record(
         name, message = record["kind"], record["message"]
         # First without the traceback: importing `traceback` may take seconds from a slow disk, and there may be no
         # memory for its text. The message is needed to tell a cause from a collateral failure.
-        record["behind"] = _behind(value)
+        record["behind"] = _describe_chain(value)
         _write(path, dict(record, text="%s: %s" % (name, message) if message else name))
         _write(path, dict(record, text=_format(kind, value, trace)))
     except BaseException:  # noqa: BLE001
@@ -189,7 +189,7 @@ def _describe(
         else:
             frames.append(frame)
         file, trace = code.co_filename, trace.tb_next
-    message = _beginning(message, MESSAGE_CHARACTERS)
+    message = _cut_beginning(message, MESSAGE_CHARACTERS)
     description = {"kind": name, "message": message, "place": frames[-1] if frames else ""}  # type: dict[str, Any]
     description["frames"] = frames[::-1][:most_frames]
     output = _captured_output(value)
@@ -198,7 +198,7 @@ def _describe(
     return description
 
 
-def _beginning(text: str, room: int) -> str:
+def _cut_beginning(text: str, room: int) -> str:
     """Return *text*, or its beginning, cut between words: of a secret that is cut, nothing recognises the rest."""
     if len(text) <= room:
         return text
@@ -206,7 +206,7 @@ def _beginning(text: str, room: int) -> str:
     return text[: gap if gap >= 0 else room]
 
 
-def _end(text: str, room: int) -> str:
+def _cut_end(text: str, room: int) -> str:
     """Return *text*, or its end, cut between words."""
     first = len(text) - room
     if first <= 0:
@@ -224,13 +224,13 @@ def _captured_output(value: "BaseException | None") -> str:
             output = getattr(value, name, None)
             text = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
             if isinstance(text, str) and text.strip():
-                return _end(text, OUTPUT_CHARACTERS)
+                return _cut_end(text, OUTPUT_CHARACTERS)
     except Exception:  # noqa: BLE001
         pass  # Another library's exception: its attributes may do anything.
     return ""
 
 
-def _chain(value: "BaseException") -> "list[tuple[BaseException, str]]":
+def _printed_chain(value: "BaseException") -> "list[tuple[BaseException, str]]":
     """Return the exceptions behind *value* that Python prints before it, the nearest first, and how each led to the
     one after it: "cause" (raise ... from) or "context" (it was being handled). Of a long chain the first one stays."""
     chain, visited, last = [], [value], value  # type: list[tuple[BaseException, str]], list[BaseException], BaseException
@@ -246,7 +246,7 @@ def _chain(value: "BaseException") -> "list[tuple[BaseException, str]]":
     return chain if len(chain) < BEHIND else chain[: BEHIND - 1] + chain[-1:]
 
 
-def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
+def _describe_chain(value: "BaseException | None") -> "list[dict[str, Any]]":
     """Return the exceptions that *value* was raised from, or while they were handled: first those that Python prints,
     then the others with the members of groups. `raise ... from None` keeps those out of the printed traceback only."""
     if value is None:
@@ -254,7 +254,7 @@ def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
     chain = []  # type: list[tuple[BaseException, str]]
     exceptions = [value]
     try:
-        chain = _chain(value)
+        chain = _printed_chain(value)
         exceptions += [link for link, _ in chain]
         for exception in exceptions:
             links = (getattr(exception, "__cause__", None), getattr(exception, "__context__", None))
@@ -271,7 +271,7 @@ def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
     descriptions = []
     for index, exception in enumerate(exceptions[1:]):
         description = _describe(type(exception), exception, exception.__traceback__, BEHIND_FRAMES)
-        description["message"] = _beginning(description["message"], BEHIND_CHARACTERS)
+        description["message"] = _cut_beginning(description["message"], BEHIND_CHARACTERS)
         if index < len(chain):
             description["link"] = chain[index][1]
         descriptions.append(description)
@@ -350,13 +350,13 @@ def _describe_exit(status: "str | int | None", code: int) -> "dict[str, Any]":
     except ValueError:
         pass
     try:
-        record["message"] = "" if isinstance(status, int) else _beginning(str(status), MESSAGE_CHARACTERS)
+        record["message"] = "" if isinstance(status, int) else _cut_beginning(str(status), MESSAGE_CHARACTERS)
         _, value, trace = sys.exc_info()
         if value is None and not _script_runs():  # In a hook that shows what ends the process.
             value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
         if isinstance(value, Exception):
             record["handling"] = _describe(type(value), value, trace, FRAMES)
-            record["behind"] = _behind(value)
+            record["behind"] = _describe_chain(value)
             record["text"] = _format(type(value), value, trace)
     except Exception:  # noqa: BLE001
         pass  # The rest is recorded.
@@ -456,17 +456,17 @@ def _json(value: "dict[str, Any] | list[Any] | str | int") -> str:
         return "%d" % value
     escapes = {code: "\\u%04x" % code for code in range(32)}
     escapes.update({ord('"'): '\\"', ord("\\"): "\\\\"})
-    return '"%s"' % _short(value).translate(escapes)
+    return '"%s"' % _shorten(value).translate(escapes)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     encoded = text.encode("utf-8", "backslashreplace")
     if len(encoded) <= RAISED_BYTES:
         return encoded.decode()
     gap = "\n... the middle of this text was too long to be kept ...\n"
     start = encoded[:HEAD_BYTES].decode("utf-8", "ignore")
     rest = encoded[HEAD_BYTES + len(gap) - RAISED_BYTES :].decode("utf-8", "ignore")
-    return _beginning(start, len(start) - 1) + gap + _end(rest, len(rest) - 1)
+    return _cut_beginning(start, len(start) - 1) + gap + _cut_end(rest, len(rest) - 1)
 
 
 def _arm_stacks() -> None:

@@ -17,6 +17,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 T = TypeVar("T")
 
 
+def meaning(text: str) -> msgspec.Meta:
+    """Return the description of a field, for `Annotated`: it stands in the JSON schema of its Record."""
+    return msgspec.Meta(description=text)
+
+
 def encode(value: Any) -> bytes:
     """Return *value* as JSON, for `decode` and for people.
 

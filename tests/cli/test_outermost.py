@@ -28,7 +28,7 @@ def test_an_installation_that_is_damaged_files_the_end_with_the_reason(tmp_path:
     failure = (output / "failure").read_text()
     assert (done.returncode, outcome["exit_code"], outcome["status"]) == (70, 70, "failed")
     assert failure.startswith('Framework Error:\nExitCode 70\nErrorMessage "ModuleNotFoundError: ')
-    assert "ErrorMessage" in done.stderr and "ModuleNotFoundError" in outcome["cause"]
+    assert "ErrorMessage" in done.stderr and "ModuleNotFoundError" in outcome["cause"]["message"]
     assert not (output / "success").exists()
     assert "import of msgspec" not in failure + done.stderr + str(outcome)
 

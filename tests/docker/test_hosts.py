@@ -100,7 +100,7 @@ def test_the_other_host_names_one_that_was_killed_at_once(engine: Engine, image:
 
     assert code == 75, boxes
     assert "algo-2" in (bases[0].output / "failure").read_text()[:1024]
-    assert document(bases[0].output / "outcome.json")["host"] == "algo-2"
+    assert document(bases[0].output / "outcome.json")["cause_host"] == "algo-2"
     assert took_s < 60  # By its broken connection, not by silence; scripts/faults measures it.
 
 

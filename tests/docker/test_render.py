@@ -155,7 +155,7 @@ def test_both_hosts_of_a_rendered_project_name_the_one_that_failed(project: Proj
     assert project.codes() == {"algo-1": 1, "algo-2": 1}, up.stdout
     for name in HOSTS:
         told = document(project.host(name) / "output/outcome.json")
-        assert (told["host"], told["exit_code"]) == ("algo-2", 1)
+        assert (told["cause_host"], told["exit_code"]) == ("algo-2", 1)
         assert "ValueError: a label is out of range" in (project.host(name) / "output/failure").read_text()[:1024]
 
 

@@ -52,9 +52,9 @@ def test_the_code_and_the_cause_of_the_rank_that_failed_are_every_hosts(
     assert job.codes == {"algo-1": code, "algo-2": code}
     for host in ("algo-1", "algo-2"):
         told = json.loads((job.folder / f"hosts/{host}/opt/ml/output/outcome.json").read_bytes())
-        assert (told["host"], told["rank"], told["exit_code"]) == ("algo-2", 1, code), job.console
-        assert cause in told["cause"]
-        assert "Horovod has been shut down" not in told["cause"]
+        assert (told["cause_host"], told["cause"]["rank"], told["exit_code"]) == ("algo-2", 1, code), job.console
+        assert cause in told["cause"]["message"]
+        assert "Horovod has been shut down" not in told["cause"]["message"]
 
 
 def test_keras_2_fits_where_tf_keras_stands_in_for_keras(tmp_path: Path) -> None:

@@ -86,19 +86,19 @@ def test_how_far_several_hosts_came_is_how_far_the_first_of_them_did() -> None:
     ("restart", "hosts", "text"),
     [
         (
-            Restart(attempt=1, host="algo-2", process="rank 3", cause="boom\nmore"),
+            Restart(attempt=1, host="algo-2", process="rank 3", message="boom\nmore"),
             2,
             "restart (1 of 2) after rank 3 of host algo-2 failed: boom; attempt 1 begins: the ranks of all hosts "
             "are started again",
         ),
         (
-            Restart(attempt=4, host="algo-1", cause="", exit_code=143, counted=False),
+            Restart(attempt=4, host="algo-1", message="", exit_code=143, counted=False),
             1,
             "restart (not counted, a preemption; 1 of 2 used) after host algo-1 failed: ended with 143; attempt 4 "
             "begins: the ranks are started again",
         ),
         (
-            Restart(attempt=1, host="", cause="no rank has computed anything for 2 s"),
+            Restart(attempt=1, host="", message="no rank has computed anything for 2 s"),
             1,
             "restart (1 of 2): no rank has computed anything for 2 s; attempt 1 begins: the ranks are started again",
         ),

@@ -2,14 +2,14 @@
 
 import pytest
 
-from toolkit.job.stuck import MOST, Kind, Stuck, culprits, described
+from toolkit.job.stuck import MOST, Activity, StuckRank, culprits, described
 
 
-def rank(number: int, kind: Kind, line: int = 30, state: str = "") -> Stuck:
+def rank(number: int, kind: Activity, line: int = 30, state: str = "") -> StuckRank:
     where = {12: "step", 30: "evaluate"}.get(line, "other")
-    seen = kind not in ("silent", "unseen")
+    seen = kind not in ("silent", "unobserved")
     file = "/opt/ml/code/train.py" if seen else ""
-    return Stuck(name=f"rank {number}", kind=kind, state=state, file=file, line=line, function=where)
+    return StuckRank(process=f"rank {number}", activity=kind, process_state=state, file=file, line=line, function=where)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def rank(number: int, kind: Kind, line: int = 30, state: str = "") -> Stuck:
             ["rank 0 at train.py:12 in step", "rank 1 at train.py:30 in evaluate"],
         ),
         ([rank(0, "waits"), rank(1, "waits")], ["ranks 0-1 at train.py:30 in evaluate"]),
-        ([rank(0, "waits"), rank(1, "unseen")], ["rank 0 at train.py:30 in evaluate"]),
+        ([rank(0, "waits"), rank(1, "unobserved")], ["rank 0 at train.py:30 in evaluate"]),
         ([rank(0, "silent"), rank(1, "silent")], []),
         ([], []),
     ],
 )
-def test_only_a_rank_that_differs_is_named_else_the_lines_of_all(ranks: list[Stuck], said: list[str]) -> None:
+def test_only_a_rank_that_differs_is_named_else_the_lines_of_all(ranks: list[StuckRank], said: list[str]) -> None:
     assert described({"algo-1": ranks}, alone=True) == said
 
 
@@ -55,7 +55,7 @@ def test_a_stopped_rank_of_one_host_clears_the_working_ranks_of_another() -> Non
 
 
 def test_hosts_are_told_apart_where_their_processes_have_one_name() -> None:
-    script = Stuck(name="script", kind="works", file="/opt/ml/code/train.py", line=12, function="step")
+    script = StuckRank(process="script", activity="works", file="/opt/ml/code/train.py", line=12, function="step")
 
     assert described({"algo-1": [script], "algo-2": [script]}, alone=False) == [
         "script on host algo-1 and script on host algo-2 at train.py:12 in step"

@@ -141,7 +141,7 @@ def test_the_exit_code_of_a_failing_rank_is_the_steps_and_every_node_names_it(wo
     done = srun(work, "train")
 
     assert done.returncode == 7, done.stderr
-    assert {work.outcome(host)["host"] for host in ("algo-1", "algo-2")} == {"algo-2"}
+    assert {work.outcome(host)["cause_host"] for host in ("algo-1", "algo-2")} == {"algo-2"}
     assert {work.outcome(host)["exit_code"] for host in ("algo-1", "algo-2")} == {7}
 
 

@@ -39,7 +39,7 @@ def test_a_restart_frees_what_the_attempt_left_even_if_it_is_old(tmp_path: Path)
     gc.collect()  # Now it is old: Python looks at it again only after a quarter more objects have become old.
     del held
 
-    attempts.begin(Restart(attempt=1, host="a", cause="rank 0 ended with code 1"))
+    attempts.begin(Restart(attempt=1, host="a", message="rank 0 ended with code 1"))
 
     assert left() is None
 
@@ -57,7 +57,7 @@ def failing(tmp_path: Path, restarts: int) -> Attempts:
 
 
 FAILED = Outcome(
-    status="failed", exit_code=3, cause=Cause(kind="ExecuteUserScriptError", text="no shard 7", primary=True)
+    status="failed", exit_code=3, cause=Cause(kind="ExecuteUserScriptError", message="no shard 7", primary=True)
 )
 
 
@@ -66,7 +66,7 @@ def test_a_stop_between_a_failure_and_its_restart_has_stopped_the_job(tmp_path: 
 
     assert isinstance(decided, Outcome)
     assert (decided.status, decided.exit_code, decided.cause.kind) == ("stopped", 143, "Stopped")
-    assert decided.cause.text == "stopped by SIGTERM before attempt 1 of the script began; no shard 7"
+    assert decided.cause.message == "stopped by SIGTERM before attempt 1 of the script began; no shard 7"
 
 
 def test_a_failure_before_a_stop_that_no_restart_would_follow_stays_one(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_what_is_wrong_is_said_in_the_words_of_train(base: Base, spoil: Any) -> 
 
     (wrong,) = [check for check in document["checks"] if check["status"] == "fail"]
     assert done.status == document["exit_code"] == 78
-    assert done.outcome["cause"] == wrong["found"]
+    assert done.outcome["cause"]["message"] == wrong["found"]
     assert document["plan"] is None
     assert row(document, "scratch")["status"] == "ok"  # What needs no documents is looked at all the same.
 

@@ -301,7 +301,7 @@ def test_a_plug_ins_failure_keeps_the_kind_the_errno_and_the_text_of_sagemaker_t
 
     expected = text.format(kind=kind, file=base.code / "framework.py", line=line)
     shown = "\n".join(each for each in (done.failure or "").split("\n") if not re.fullmatch(r" *[~^]+", each))
-    assert (done.status, shown, done.outcome["kind"]) == (status, expected, kind), done
+    assert (done.status, shown, done.outcome["cause"]["kind"]) == (status, expected, kind), done
 
 
 @pytest.mark.parametrize(

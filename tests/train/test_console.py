@@ -98,7 +98,7 @@ def test_what_the_console_did_not_take_is_told_and_is_in_the_ranks_file(base: Ba
     assert (base.output / "data/logs/algo-1-rank-0.log").read_bytes() == WRITTEN
     told = f"the console did not take {len(WRITTEN)} bytes of stdout (nobody read it)"
     assert f"[toolkit] warning: {told}\n" in log
-    assert (outcome(base)["lost_bytes"], outcome(base)["notes"][-1]) == (len(WRITTEN), told)
+    assert (outcome(base)["console_lost_bytes"], outcome(base)["notes"][-1]) == (len(WRITTEN), told)
     assert (
         f"{len(WRITTEN)} bytes of this host's output did not reach the console" in (base.output / "failure").read_text()
     )
@@ -128,7 +128,7 @@ def test_a_stop_does_not_wait_for_a_stalled_console_which_is_told_what_is_missin
             seen += piece
         running.end()
 
-    lost_bytes = outcome(base)["lost_bytes"]
+    lost_bytes = outcome(base)["console_lost_bytes"]
     assert lost_bytes > 0
     assert f"[toolkit] warning: {lost_bytes} bytes are missing here: nobody read it\n".encode() in seen
     assert b"\nthe last line\n" in seen
@@ -152,7 +152,7 @@ def test_a_stop_is_reported_at_once_where_the_console_has_just_begun_to_stall(ba
         status, _ = running.end()
 
     assert status == 143
-    assert json.loads((base.output / "outcome.json").read_bytes())["lost_bytes"] > 0
+    assert json.loads((base.output / "outcome.json").read_bytes())["console_lost_bytes"] > 0
 
 
 def test_ranks_that_wait_for_a_console_that_nobody_reads_are_no_hang(base: Base) -> None:
@@ -163,7 +163,7 @@ def test_ranks_that_wait_for_a_console_that_nobody_reads_are_no_hang(base: Base)
 
     assert code == 0
     assert "the console has taken nothing for" in log
-    assert outcome(base)["lost_bytes"] == sum(len(f"{n} ") + 51 for n in range(100_000))
+    assert outcome(base)["console_lost_bytes"] == sum(len(f"{n} ") + 51 for n in range(100_000))
 
 
 def test_a_reader_that_has_gone_is_told_with_the_number_of_bytes(base: Base) -> None:
@@ -177,7 +177,7 @@ def test_a_reader_that_has_gone_is_told_with_the_number_of_bytes(base: Base) -> 
 
     assert done.status == 0
     assert f"the console did not take {len(WRITTEN)} bytes of stdout (Broken pipe)" in done.log
-    assert done.outcome["lost_bytes"] == len(WRITTEN)
+    assert done.outcome["console_lost_bytes"] == len(WRITTEN)
 
 
 def test_a_full_disk_behind_stdout_is_told_with_the_number_of_bytes(base: Base) -> None:
@@ -202,7 +202,7 @@ def test_a_stream_that_was_closed_is_told_with_the_number_of_bytes(base: Base, f
     assert done.status == 0, done
     (note,) = done.outcome["notes"]
     assert note.endswith(f"bytes of {name} (it was closed when train was started)")
-    assert done.outcome["lost_bytes"] == 100 if fd == 1 else done.outcome["lost_bytes"] > 100
+    assert done.outcome["console_lost_bytes"] == 100 if fd == 1 else done.outcome["console_lost_bytes"] > 100
 
 
 def test_a_terminal_that_is_stopped_for_a_while_loses_nothing(base: Base) -> None:
@@ -220,7 +220,7 @@ def test_a_terminal_that_is_stopped_for_a_while_loses_nothing(base: Base) -> Non
 
     assert process.wait(DEADLINE_S) == 0
     assert seen.replace(b"\r\n", b"\n").count(b"x" * 50 + b"\n") == 20_000
-    assert outcome(base)["lost_bytes"] == 0
+    assert outcome(base)["console_lost_bytes"] == 0
 
 
 def test_a_line_that_comes_in_halves_stays_whole_beside_other_lines(base: Base) -> None:

@@ -34,7 +34,7 @@ def is_filed(base: Base, done: Done) -> bool:
         and not done.succeeded
         and f"ExitCode {done.status}\n" in str(done.failure)
         and (outcome["status"], outcome["exit_code"]) == ("failed", done.status)
-        and bool(outcome["cause"])
+        and bool(outcome["cause"]["message"])
         and not (base.code / "ran").exists()
     )
 

@@ -87,5 +87,7 @@ def test_the_platforms_stop_after_a_rules_stop_leaves_the_script_its_grace_and_a
     assert time.monotonic() - started_s < 30, "the script saves for 60 s"
     assert b"saved" not in done.stdout
     assert (done.status, done.outcome["status"]) == (143, "stopped"), done
-    assert done.outcome["cause"].startswith("stopped by rule ExplodingTensor (SIGTERM); script killed by SIGKILL")
-    assert "SIGKILL came with a second signal" in done.outcome["cause"]
+    assert done.outcome["cause"]["message"].startswith(
+        "stopped by rule ExplodingTensor (SIGTERM); script killed by SIGKILL"
+    )
+    assert "SIGKILL came with a second signal" in done.outcome["cause"]["message"]

@@ -61,8 +61,8 @@ def test_ranks_that_wait_in_a_reduction_of_ours_are_not_the_cause(
     done = base.train(TOOLKIT_STALL_S="2")
 
     assert done.status == 124
-    assert done.outcome["cause"].partition("; ")[2] == cause.format(code=base.code)
-    assert [rank["kind"] for rank in done.outcome["stuck"]].count("waits") == ranks - 1
+    assert done.outcome["cause"]["message"].partition("; ")[2] == cause.format(code=base.code)
+    assert [rank["activity"] for rank in done.outcome["stuck_ranks"]].count("waits") == ranks - 1
 
 
 @pytest.mark.torch
@@ -78,8 +78,8 @@ def test_where_all_ranks_wait_for_each_other_their_lines_are_told_and_no_host_is
         assert host.status == 124
         assert "; rank 0 at train.py:6 in step; rank 1 at train.py:8 in evaluate" in str(host.failure)
         assert "host algo" not in str(host.failure)
-        assert host.outcome["host"] == ""
-        assert time.time() - host.outcome["failed_ns"] / 1e9 < 300
+        assert host.outcome["cause_host"] == ""
+        assert time.time() - host.outcome["cause"]["failed_ns"] / 1e9 < 300
 
 
 def test_a_script_that_hangs_alone_is_told_by_its_line(base: Base) -> None:

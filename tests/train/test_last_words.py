@@ -25,8 +25,8 @@ def test_an_exception_that_was_printed_is_told_once(base: Base) -> None:
 
     done = base.train()
 
-    assert done.outcome["traceback"].count("Traceback") == 1
-    assert done.outcome["traceback"].count("no shard 7") == 2  # Its line of the script, and itself.
+    assert done.outcome["cause"]["traceback"].count("Traceback") == 1
+    assert done.outcome["cause"]["traceback"].count("no shard 7") == 2  # Its line of the script, and itself.
 
 
 @pytest.mark.parametrize("message", ["'x' * 1_000_000", "'no shard\\n' + 'line\\n' * 60_000"])
@@ -51,7 +51,7 @@ def test_a_traceback_that_the_script_survived_is_not_the_cause_of_its_own_exit(b
     done = base.train()
 
     assert done.status == 3
-    first, second = done.outcome["cause"].splitlines()
+    first, second = done.outcome["cause"]["message"].splitlines()
     assert first == "no quota left"
     assert second.startswith("before that it printed a traceback and went on: FileNotFoundError")
 
@@ -67,7 +67,7 @@ def test_a_reason_on_stdout_is_the_cause_where_stderr_holds_older_noise(base: Ba
 
     done = base.train()
 
-    assert done.outcome["cause"].splitlines()[0] == "no shards in /data"
+    assert done.outcome["cause"]["message"].splitlines()[0] == "no shards in /data"
 
 
 def test_a_hook_of_the_scripts_own_hides_neither_type_nor_place(base: Base) -> None:
@@ -80,8 +80,8 @@ def test_a_hook_of_the_scripts_own_hides_neither_type_nor_place(base: Base) -> N
 
     done = base.train()
 
-    assert done.outcome["cause"].startswith("ValueError: no shard 7 (at ")
-    assert done.outcome["cause"].endswith("opt/ml/code/train.py:4 in load)")
+    assert done.outcome["cause"]["message"].startswith("ValueError: no shard 7 (at ")
+    assert done.outcome["cause"]["message"].endswith("opt/ml/code/train.py:4 in load)")
 
 
 def test_a_save_that_raises_during_a_stop_is_told(base: Base) -> None:
@@ -118,8 +118,8 @@ def test_a_collective_of_different_sizes_is_told_in_gloos_words(base: Base) -> N
     done = base.train()
 
     assert done.status == 134
-    assert done.outcome["rank"] == 1
-    first, what, frames = done.outcome["cause"].splitlines()
+    assert done.outcome["cause"]["rank"] == 1
+    first, what, frames = done.outcome["cause"]["message"].splitlines()
     assert first == (
         "rank 1 was killed by SIGABRT (signal 6); terminate called after throwing an instance of 'gloo::EnforceNotMet'"
     )
@@ -192,8 +192,8 @@ def test_a_subclass_of_keyboardinterrupt_is_the_cause_and_was_not_survived(base:
     done = base.train()
 
     assert done.status == 1
-    assert done.outcome["cause"].startswith("Stop: no quota (at ")
-    assert "went on" not in done.outcome["cause"]
+    assert done.outcome["cause"]["message"].startswith("Stop: no quota (at ")
+    assert "went on" not in done.outcome["cause"]["message"]
 
 
 def test_a_shell_script_that_fails_for_windows_line_ends_is_told_how_to_mend_them(base: Base) -> None:

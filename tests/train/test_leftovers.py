@@ -136,7 +136,7 @@ def test_a_limit_of_descriptors_is_the_cause_wherever_it_is_reached(
     assert done.status == 75
     assert f"Too many open files (RLIMIT_NOFILE: soft {limit}, hard {limit})" in (done.failure or "")
     assert "--ulimit nofile" in (done.failure or "")
-    assert (done.outcome["process"] == "torchrun") is (first == "torchrun")
+    assert (done.outcome["cause"]["process"] == "torchrun") is (first == "torchrun")
 
 
 @pytest.mark.root

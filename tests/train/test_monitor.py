@@ -218,7 +218,7 @@ def test_a_finding_with_the_action_stop_ends_the_job_early_and_well(base: Base) 
 
     assert b"saved" in done.stdout, done
     assert done.outcome["status"] == "stopped"
-    assert done.outcome["cause"] == "stopped by rule LossNotDecreasing (SIGTERM); the script ended with 0"
+    assert done.outcome["cause"]["message"] == "stopped by rule LossNotDecreasing (SIGTERM); the script ended with 0"
     assert "finding LossNotDecreasing: loss stays at 2.3" in done.log
     assert "SIGTERM for rule LossNotDecreasing and passed on" in done.log
 

@@ -19,7 +19,7 @@ def test_metrics_and_outcome_are_those_of_the_last_run(base: Base) -> None:
 
     samples = [json.loads(line) for line in (base.output / "metrics.jsonl").read_text().splitlines()]
     assert (done.status, done.succeeded, done.failure) == (0, True, None)
-    assert (done.outcome["status"], done.outcome["cause"]) == ("succeeded", "")
+    assert (done.outcome["status"], done.outcome["cause"]["message"]) == ("succeeded", "")
     assert [sample["value"] for sample in samples] == [2.0]
 
 

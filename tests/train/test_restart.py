@@ -102,7 +102,7 @@ def test_a_script_that_fails_goes_on_from_its_checkpoint(base: Base) -> None:
     (restart,) = done.outcome["restarts"]
     assert (restart["attempt"], restart["host"], restart["exit_code"], restart["counted"]) == (1, "algo-1", 1, True)
     assert restart["failed_ns"] > 0
-    assert "RuntimeError: boom" in restart["cause"]
+    assert "RuntimeError: boom" in restart["message"]
 
 
 def test_without_the_setting_nothing_is_started_again(base: Base) -> None:

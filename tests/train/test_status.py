@@ -76,7 +76,7 @@ def test_a_failure_waits_for_a_checkpoint_that_is_being_written(base: Base) -> N
     done = base.train()
 
     assert b"written" in done.stdout
-    assert done.outcome["rank"] == 1
+    assert done.outcome["cause"]["rank"] == 1
     assert done.status == 1
 
 

@@ -126,7 +126,7 @@ def test_a_ranks_own_end_is_the_jobs(ranks: Base, ending: str, status: int) -> N
     done = ranks.train()
 
     assert done.status == status
-    assert done.outcome["rank"] == 1
+    assert done.outcome["cause"]["rank"] == 1
     assert done.failure is not None
     assert "rank 1" in done.failure[:1024]
 
@@ -144,7 +144,7 @@ def test_a_slow_teardown_does_not_shift_the_blame(ranks: Base) -> None:
 
     assert done.failure is not None
     assert 'ErrorMessage "ValueError: the culprit' in done.failure
-    assert done.outcome["rank"] == 1
+    assert done.outcome["cause"]["rank"] == 1
 
 
 def test_torchrun_says_nothing_of_a_failed_rank_though_its_sibling_takes_long_to_end(ranks: Base) -> None:

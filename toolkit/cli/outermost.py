@@ -116,10 +116,20 @@ def _code_and_kind(error: BaseException) -> tuple[int, str]:
 
 
 def _document(code: int, kind: str, text: str, trace: str) -> str:
-    cause = {"blame": "toolkit", "kind": kind, "cause": text, "traceback": trace}
-    fields = {"status": "failed", **cause}
-    entries = [f"  {_quoted(name)}: {_quoted(value)}" for name, value in fields.items()]
-    return "{\n" + ",\n".join([*entries, f'  "exit_code": {code}', '  "primary": true']) + "\n}\n"
+    """Return the outcome.json of this end: only the keys that its schema requires, and the traceback."""
+    cause = {"blame": "toolkit", "kind": kind, "message": text, "traceback": trace}
+    entries = [f"    {_quoted(name)}: {_quoted(value)}" for name, value in cause.items()]
+    lines = (
+        "{",
+        '  "schema_version": 1,',
+        '  "status": "failed",',
+        f'  "exit_code": {code},',
+        '  "cause": {',
+        ",\n".join([*entries, '    "primary": true']),
+        "  }",
+        "}",
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:

@@ -1,9 +1,9 @@
 """What a job asks of the compiler, and what it did. toolkit/rank/compiler, in the ranks, writes the second as JSON."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from toolkit.records import Record
+from toolkit.records import Record, meaning
 
 CompileMode = Literal["on", "auto", "off"]
 AutocastMode = Literal["bf16", "auto", "off"]
@@ -29,57 +29,58 @@ class Compiler(Record, frozen=True, kw_only=True):
 
 
 class Trial(Record, frozen=True, kw_only=True):
-    """A comparison on the job's own steps, which took turns. `pairs`: how many of each kind were measured.
+    """A comparison on the job's own steps, which took turns."""
 
-    `eager_step_ms`, `candidate_step_ms`: a step without and with it; of several ranks the slowest of each step counts.
-    `kept`: the candidate was faster. `cost_s`: what the trial took beyond as many eager steps, compiling included.
-    """
-
-    pairs: int
-    eager_step_ms: float
-    candidate_step_ms: float
-    kept: bool
-    cost_s: float
+    pairs: Annotated[int, meaning("how many steps of each kind were measured")]
+    eager_step_ms: Annotated[float, meaning("milliseconds of a step without it; of several ranks the slowest counts")]
+    candidate_step_ms: Annotated[float, meaning("milliseconds of a step with it; of several ranks the slowest counts")]
+    kept: Annotated[bool, meaning("the candidate was faster, and stayed on")]
+    cost_s: Annotated[
+        float, meaning("seconds that the trial took beyond those of as many eager steps, compiling included")
+    ]
 
 
 class Recompilation(Record, frozen=True, kw_only=True):
-    """Code that was compiled again `count` times. `what`: the module or function; `why`: the guard that failed, with
-    the shape that changed."""
+    """Code that was compiled again."""
 
-    what: str
-    why: str
-    count: int
+    function: Annotated[str, meaning("the module or function")]
+    reason: Annotated[str, meaning("the guard that failed, with the shape that changed")]
+    count: Annotated[int, meaning("how often")]
 
 
 class Compilation(Record, frozen=True, kw_only=True):
-    """What the compiler did in one rank: this host's lowest one, in outcome.json.
+    """What the compiler did in the lowest rank of the host."""
 
-    `state`: what the steps ran as at the end; "trial": the job ended before a decision; "nothing": no model that trains
-    was found. `reason`: one sentence, with the figures. `modules`: what was compiled, by class or path.
-    `compile_s`: seconds spent compiling. `compilations`: how often; `graphs`, `graph_breaks`: None where not counted.
-    `steady_step_ms`: the median step after the decision. `break_even_step`: the step by which compiling has paid off;
-    None: it has not, or is not known. `cache_hits`: None where not counted. `dump`: "" unless debugging.
-    """
-
-    framework: Literal["torch", "tensorflow"]
-    rank: int = 0
-    compile: CompileMode = "off"
-    state: Literal["compiled", "eager", "trial", "nothing"] = "nothing"
-    reason: str = ""
-    modules: tuple[str, ...] = ()
-    compile_s: float = 0.0
-    compilations: int = 0
-    graphs: int | None = None
-    graph_breaks: int | None = None
-    recompilations: tuple[Recompilation, ...] = ()
-    trial: Trial | None = None
-    steps: int = 0
-    steady_step_ms: float | None = None
-    break_even_step: int | None = None
-    autocast: AutocastMode = "off"
-    autocast_state: Literal["bf16", "off", "trial"] = "off"
-    autocast_reason: str = ""
-    autocast_trial: Trial | None = None
-    cache: str = ""
-    cache_hits: int | None = None
-    dump: str = ""
+    framework: Annotated[Literal["torch", "tensorflow"], meaning("the framework whose compiler it is")]
+    rank: Annotated[int, meaning("the rank that these figures are of: the host's lowest")] = 0
+    compile: Annotated[CompileMode, meaning("TOOLKIT_COMPILE, as the job has it")] = "off"
+    state: Annotated[
+        Literal["compiled", "eager", "trial", "nothing"],
+        meaning(
+            "what the steps ran as at the end; trial: the job ended before a decision; nothing: no model that trains"
+            " was found"
+        ),
+    ] = "nothing"
+    reason: Annotated[str, meaning("why, in one sentence with the figures")] = ""
+    modules: Annotated[tuple[str, ...], meaning("what was compiled, by class or path")] = ()
+    compile_s: Annotated[float, meaning("seconds spent compiling")] = 0.0
+    compilations: Annotated[int, meaning("how often code was compiled")] = 0
+    graphs: Annotated[int | None, meaning("how many graphs came of it; null: not counted")] = None
+    graph_breaks: Annotated[int | None, meaning("how many graph breaks; null: not counted")] = None
+    recompilations: Annotated[tuple[Recompilation, ...], meaning("what was compiled again, and why")] = ()
+    trial: Annotated[Trial | None, meaning("the comparison with eager steps; null: there was none")] = None
+    steps: Annotated[int, meaning("the training steps that the rank had done")] = 0
+    steady_step_ms: Annotated[float | None, meaning("milliseconds of the median step after the decision")] = None
+    break_even_step: Annotated[
+        int | None, meaning("the step by which compiling has paid off; null: it has not, or that is not known")
+    ] = None
+    autocast: Annotated[AutocastMode, meaning("TOOLKIT_AUTOCAST, as the job has it")] = "off"
+    autocast_state: Annotated[
+        Literal["bf16", "off", "trial"],
+        meaning("what the steps ran with at the end; trial: the job ended before a decision"),
+    ] = "off"
+    autocast_reason: Annotated[str, meaning("why, in one sentence")] = ""
+    autocast_trial: Annotated[Trial | None, meaning("the comparison with float32 steps; null: there was none")] = None
+    cache: Annotated[str, meaning("the folder of compiled code that is kept across jobs")] = ""
+    cache_hits: Annotated[int | None, meaning("how much of the code came from that folder; null: not counted")] = None
+    dump: Annotated[str, meaning("the folder with the compiler's own files; empty unless debugging")] = ""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolkit.job.outcome import Exit, Ruled
+from toolkit.job.outcome import Exit, RuleMatch
 from toolkit.job.ranges import Count, ExitCode, Name, Seconds, SignalNumber
 from toolkit.job.restart import Restart
 from toolkit.records import Record
@@ -130,7 +130,7 @@ class NobodyServed(Record, frozen=True, kw_only=True):
 class RuleMatched(Record, frozen=True, kw_only=True):
     """A log rule ends the job."""
 
-    ruled: Ruled
+    ruled: RuleMatch
 
 
 class RanksSave(Record, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """How processes and the job ended."""
 
 import signal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,8 +10,8 @@ from toolkit.exit_codes import of_signal
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation
 from toolkit.job.restart import Restart
-from toolkit.job.stuck import Stuck
-from toolkit.records import Record, convert, decode
+from toolkit.job.stuck import StuckRank
+from toolkit.records import Record, decode, meaning
 from toolkit.status_pages.pages import Raised
 
 # The first word of a failure text, as in sagemaker-training: what `train` was doing when a process failed.
@@ -19,29 +19,36 @@ PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallR
 # The most that may pass between the first and the last process, where each process of a job is signalled. Slurm 22.05
 # on two busy cores took less than 0.1 s for most of 100 jobs.
 SIGNALLING_S = 5.0
+# The version of outcome.json's format: docs/versions.md says what raises it.
+SCHEMA_VERSION: Final = 1
 INSTALL_FAILURES: tuple[PhaseFailure, ...] = ("InstallModuleError", "InstallRequirementsError")
 
 
+# Its times are time.monotonic_ns(), and in outcome.json since 1970 (`dated`).
 class Exit(Record, frozen=True, kw_only=True):
-    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: time.monotonic_ns()
-    (in outcome.json, since the epoch: `dated`).
+    """The end of one process: exactly one of `code` and `signal` is set."""
 
-    `signalled`: `train` had signalled it before it failed, so its end is not a cause of its own.
-    `raised_ns`: when the exception that ended it was raised, if the rank hook saw one; the teardown may take long.
-    `left`: it ended with 0 and without MPI_Finalize while others may wait for it.
-    """
-
-    process: str
-    pid: int
-    started_ns: int
-    ended_ns: int
-    code: int | None = None
-    signal: int | None = None
-    rank: int | None = None
-    local_rank: int | None = None
-    signalled: bool = False
-    raised_ns: int | None = None
-    left: bool = False
+    process: Annotated[str, meaning("the process: rank 3, or script, torchrun, ...")]
+    pid: Annotated[int, meaning("its process ID")]
+    started_ns: Annotated[int, meaning("when it was started, in nanoseconds since 1970")]
+    ended_ns: Annotated[int, meaning("when it ended, in nanoseconds since 1970")]
+    code: Annotated[int | None, meaning("its exit code; null if a signal ended it")] = None
+    signal: Annotated[int | None, meaning("the number of the signal that ended it; null if none did")] = None
+    rank: Annotated[int | None, meaning("its rank in the job; null if it is no rank")] = None
+    local_rank: Annotated[int | None, meaning("its rank on this host; null if it is no rank")] = None
+    signalled: Annotated[
+        bool, meaning("`train` had signalled it before it failed, so that its end is not a cause of its own")
+    ] = False
+    exception_raised_ns: Annotated[
+        int | None,
+        meaning(
+            "when the exception that ended it was raised, in nanoseconds since 1970 (it may take long to end after"
+            " that); null if the rank hook saw none"
+        ),
+    ] = None
+    without_mpi_finalize: Annotated[
+        bool, meaning("it ended with 0 and without MPI_Finalize, while others might wait for it")
+    ] = False
 
     @property
     def ok(self) -> bool:
@@ -50,7 +57,7 @@ class Exit(Record, frozen=True, kw_only=True):
     @property
     def failed_ns(self) -> int:
         """The time of its exception, else of its end."""
-        return self.raised_ns or self.ended_ns
+        return self.exception_raised_ns or self.ended_ns
 
     @property
     def status(self) -> int:
@@ -88,29 +95,29 @@ class EarlyExit(Record, frozen=True, kw_only=True):
         """Return True if ranks that lost another one at *lost_ns* can have lost this one."""
         return self.at_ns <= lost_ns + SEEN_LATE_NS
 
-    def cause(self, of: Cause) -> Cause:
-        """Return the cause of a job whose first rank to lose this one failed with the cause *of*."""
-        before_s = (of.failed_ns - self.at_ns) / 1e9
+    def cause(self, collateral: Cause) -> Cause:
+        """Return the cause of a job whose first rank to lose this one failed with the cause *collateral*."""
+        before_s = (collateral.failed_ns - self.at_ns) / 1e9
         when = f"{before_s:.1f} s earlier" if before_s >= 0.1 else "a moment earlier"
-        waited = WAITED_IN in of.text
+        waited = WAITED_IN in collateral.message
         loss = f"the others waited for it in {WAITED_IN}" if waited else "the others lost it"
         return Cause(
-            blame=of.blame,
-            kind=of.kind,
-            text=f"{self.process} of host {self.host} ended with 0, {when}; {loss}",
+            blame=collateral.blame,
+            kind=collateral.kind,
+            message=f"{self.process} of host {self.host} ended with 0, {when}; {loss}",
             process=self.process,
             pid=self.pid,
             rank=self.rank,
             local_rank=self.local_rank,
-            ended="ended with code 0",
+            process_end="ended with code 0",
             advice=JOIN_ALL if waited else WAIT_FOR_ALL,
             primary=True,
-            lost=True,
+            peer_lost=True,
             failed_ns=self.at_ns,
         )
 
 
-class Memory(Record, frozen=True, kw_only=True):
+class MemoryUse(Record, frozen=True, kw_only=True):
     """The kernel's figures at the end. `oom_kills`: processes killed for want of memory, None if not counted."""
 
     oom_kills: int | None
@@ -118,17 +125,17 @@ class Memory(Record, frozen=True, kw_only=True):
     limit_bytes: int
 
 
-class Hung(Record, frozen=True, kw_only=True):
-    """A hang. `idle_s`: seconds without progress when it was detected at `seen_ns` (time.monotonic_ns()); `stuck`:
-    where this host's ranks were."""
+class DetectedHang(Record, frozen=True, kw_only=True):
+    """A hang. `idle_s`: seconds without progress when it was detected at `seen_ns` (time.monotonic_ns());
+    `stuck_ranks`: where this host's ranks were."""
 
     idle_s: float
     seen_ns: int = 0
-    stuck: tuple[Stuck, ...] = ()
+    stuck_ranks: tuple[StuckRank, ...] = ()
 
 
-class Ruled(Record, frozen=True, kw_only=True):
-    """Why a log rule ended the job: the exit code of its action, what it found, and when."""
+class RuleMatch(Record, frozen=True, kw_only=True):
+    """Why a log rule ended the job: the exit code of its action, what it matched, and when."""
 
     exit_code: int
     at_ns: int
@@ -136,86 +143,104 @@ class Ruled(Record, frozen=True, kw_only=True):
     rank: int | None = None
 
 
-class Ended(Record, frozen=True, kw_only=True):
-    """What the supervisor observed of a phase: the input of the verdict.
+class PhaseEnd(Record, frozen=True, kw_only=True):
+    """What the supervisor observed of a phase, an install or the script: the input of the verdict."""
 
-    `attempt`: of the script, 0 for the first.
-    `tails`: by process name, the last 64 KiB of stderr and of stdout, in this order. `last_on`: by process name, to
-    which of them it wrote last ("both": too close in time). `raised`: the exceptions that the rank hook recorded;
-    `raised_by_children`: those of processes that the script started itself. `reported_by`: by process name, what
-    reported the failure of such a child, whose exception is in `raised` in place of its own ("CalledProcessError in
-    train.py:12").
-    `own_code`: what is in the paths of the user's own code (train/verdict/place.py).
-    `stopped_by`: the signal that asked `train` to stop, at `stopped_at_ns`. `signalled_each`: it was sent to each
-    process of the job, one after the other, so the script may have had it before `train`. `stop_rule`: the profiler
-    rule that asked for the stop, "" if a signal came.
-    `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
-    `launcher_first`: nothing had failed yet when the launcher asked for the end of the ranks.
-    `over`: `train` ended the rest here because the leader's script, or all ranks, had ended with 0.
-    `open_files`: the (soft, hard) limit of open files that the processes were started with.
-    `long_lines`: lines above 1 MiB, relayed in pieces. `notes`: further lines for the report.
-    """
-
-    phase: str
+    name: str
+    """The phase: "install" or "script"."""
     attempt: int = 0
-    failure: PhaseFailure
+    """The attempt of the script, 0 for the first."""
+    failure_kind: PhaseFailure
+    """The kind of failure if one of its processes fails."""
     command: tuple[str, ...]
+    """The command of the main process."""
     exits: tuple[Exit, ...]
+    """The processes that ended, in the order of their ends."""
     main: str
+    """The name of the main process: the script, or the launcher of the ranks."""
     tails: dict[str, tuple[bytes, bytes]] = {}
+    """By process name: the last 64 KiB of stderr and of stdout, in this order."""
     last_on: dict[str, Literal["stderr", "stdout", "both"]] = {}
-    raised: dict[str, Raised] = {}
-    raised_by_children: tuple[Raised, ...] = ()
+    """By process name: to which of them it wrote last; both: too close in time."""
+    exceptions: dict[str, Raised] = {}
+    """By process name: the exception that the rank hook recorded."""
+    child_exceptions: tuple[Raised, ...] = ()
+    """The exceptions of processes that the script started itself."""
     reported_by: dict[str, str] = {}
-    own_code: tuple[str, ...] = ()
+    """By process name: what reported the failure of such a child ("CalledProcessError in train.py:12"). `exceptions`
+    then has the child's exception in place of that one."""
+    user_paths: tuple[str, ...] = ()
+    """What is in the paths of the user's own code (train/verdict/place.py)."""
     stopped_by: int | None = None
+    """The signal that asked `train` to stop."""
     stopped_at_ns: int | None = None
+    """When that signal came."""
     signalled_each: bool = False
+    """The signal was sent to each process of the job in turn: the script may have had it before `train`."""
     stop_rule: str = ""
+    """The profiler rule that asked for the stop, "" if a signal came."""
     missing: tuple[str, ...] = ()
+    """The needs that were not met in time."""
     forced: bool = False
+    """SIGKILL was needed."""
     peer_failed: bool = False
+    """Another host failed first."""
     launcher_first: bool = False
-    over: bool = False
-    memory: Memory | None = None
-    hung: Hung | None = None
-    ruled: Ruled | None = None
+    """Nothing had failed yet when the launcher asked for the end of the ranks."""
+    job_finished: bool = False
+    """`train` ended the rest on this host because the leader's script, or all ranks, had ended with 0."""
+    memory: MemoryUse | None = None
+    """The memory of this host at the end, None if it was not measured."""
+    hang: DetectedHang | None = None
+    """The hang that ended the phase."""
+    rule_match: RuleMatch | None = None
+    """The match of a log rule that ended the phase."""
     open_files: tuple[int, int] | None = None
+    """The (soft, hard) limit of open files that the processes were started with."""
     long_lines: int = 0
+    """How many lines above 1 MiB were relayed in pieces."""
     notes: tuple[str, ...] = ()
+    """Further lines for the report."""
 
 
+# Computed once and never changed. Its JSON is output/outcome.json (docs/outcome.md, which outcome_schema.py generates).
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the job ended on this host, computed once and never changed.
+    """How the job ended on this host."""
 
-    `host`: the one of the cause. `here`: this host's part in the end of a job that another host caused ("was healthy").
-    `stuck`: where this host's ranks were in a hang. `restarts`: the attempts before this one.
-    `text`: the failure text that a framework plug-in wrote itself, "" for none.
-    `lost_bytes`: output of this host that the console did not take.
-    `compiler`: what the compiler did on this host, None: it was not asked for.
-    """
-
-    status: Literal["succeeded", "failed", "stopped"]
-    exit_code: int
-    host: str = ""
-    cause: Cause = Cause()
-    text: str = ""
-    here: str = ""
-    stuck: tuple[Stuck, ...] = ()
-    lost_bytes: int = 0
-    command: tuple[str, ...] = ()
-    exits: tuple[Exit, ...] = ()
-    notes: tuple[str, ...] = ()
-    restarts: tuple[Restart, ...] = ()
-    compiler: Compilation | None = None
-
-
-def document(outcome: Outcome) -> dict[str, Any]:
-    """Return *outcome* as outcome.json has it: the fields of the cause stand beside the others."""
-    fields: dict[str, Any] = {}
-    for name, value in msgspec.to_builtins(outcome).items():
-        fields |= value if name == "cause" else {name: value}
-    return fields
+    schema_version: Annotated[Literal[1], meaning("the version of this file's format")] = SCHEMA_VERSION
+    status: Annotated[
+        Literal["succeeded", "failed", "stopped"], meaning("how the job ended; stopped: by a signal or a rule")
+    ]
+    exit_code: Annotated[int, meaning("the exit status of `train` (docs/exit-codes.md)")]
+    cause_host: Annotated[
+        str, meaning("the host of the cause; of a success this host; empty if the cause belongs to no single host")
+    ] = ""
+    cause: Annotated[Cause, meaning("the process that failed first, and why; of a success its texts are empty")] = (
+        Cause()
+    )
+    plugin_failure_text: Annotated[
+        str, meaning("the failure text that a framework plug-in wrote itself; empty if none did")
+    ] = ""
+    this_host_end: Annotated[
+        str,
+        meaning(
+            "how this host ended, if another host is the cause: was healthy, was stopped, lost it, ended with it, or"
+            " failed, too (how)"
+        ),
+    ] = ""
+    stuck_ranks: Annotated[tuple[StuckRank, ...], meaning("where this host's ranks were in a hang")] = ()
+    console_lost_bytes: Annotated[
+        int, meaning("bytes of this host's output that the console did not take (docs/supervision.md)")
+    ] = 0
+    command: Annotated[
+        tuple[str, ...], meaning("the command of the main process, with secrets masked; empty if none was started")
+    ] = ()
+    exits: Annotated[tuple[Exit, ...], meaning("the end of every process that `train` started on this host")] = ()
+    notes: Annotated[tuple[str, ...], meaning("further lines for people, as of files that were not uploaded")] = ()
+    restarts: Annotated[tuple[Restart, ...], meaning("the failures of the attempts before this one")] = ()
+    compiler: Annotated[
+        Compilation | None, meaning("what the compiler did on this host (docs/compiler.md); null: it was not asked for")
+    ] = None
 
 
 def from_document(text: bytes, source: str) -> Outcome:
@@ -224,8 +249,7 @@ def from_document(text: bytes, source: str) -> Outcome:
     Raises:
         ContractError: it is none.
     """
-    fields = decode(text, dict[str, Any], source)
-    return convert({**fields, "cause": fields}, Outcome, source)
+    return decode(text, Outcome, source)
 
 
 def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
@@ -239,14 +263,14 @@ def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
 
     exits = (
         msgspec.structs.replace(
-            each,
-            started_ns=date(each.started_ns),
-            ended_ns=date(each.ended_ns),
-            raised_ns=None if each.raised_ns is None else date(each.raised_ns),
+            end,
+            started_ns=date(end.started_ns),
+            ended_ns=date(end.ended_ns),
+            exception_raised_ns=None if end.exception_raised_ns is None else date(end.exception_raised_ns),
         )
-        for each in outcome.exits
+        for end in outcome.exits
     )
-    restarts = (msgspec.structs.replace(each, failed_ns=date(each.failed_ns)) for each in outcome.restarts)
+    restarts = (msgspec.structs.replace(restart, failed_ns=date(restart.failed_ns)) for restart in outcome.restarts)
     cause = msgspec.structs.replace(outcome.cause, failed_ns=date(outcome.cause.failed_ns))
     return msgspec.structs.replace(outcome, cause=cause, exits=tuple(exits), restarts=tuple(restarts))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolkit.exit_codes import MISCONFIGURED, NO_RETRY
-from toolkit.records import Record
+from toolkit.records import Record, meaning
 
 # The kinds of failure that are worth a restart: a failed rank of the script, and a hang. Any other (a failure before
 # the script ran, a log rule, a vanished host, a fault of the toolkit) would come again, or a worse one.
@@ -18,17 +18,17 @@ FINAL_CODES = (MISCONFIGURED, NO_RETRY)
 
 
 class Restart(Record, frozen=True, kw_only=True):
-    """The failure that ended an attempt, and the restart after it. `attempt`: the one that then began. `failed_ns`: on
-    this host's monotonic clock. `counted`: it used up one of the allowed restarts."""
+    """The failure that ended an attempt, and the restart after it."""
 
-    attempt: Annotated[int, Meta(ge=1)]
-    host: str
-    cause: str
-    process: str = ""
-    rank: Annotated[int, Meta(ge=0)] | None = None
-    exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
-    failed_ns: int = 0
-    counted: bool = True
+    attempt: Annotated[int, Meta(ge=1, description="the attempt that began with this restart, 1 for the first restart")]
+    host: Annotated[str, meaning("the host on which the attempt before it failed; empty if none is to blame (a hang)")]
+    message: Annotated[str, meaning("why that attempt failed, in one or few lines")]
+    process: Annotated[str, meaning("the process that failed first")] = ""
+    rank: Annotated[Annotated[int, Meta(ge=0)] | None, meaning("its rank in the job")] = None
+    exit_code: Annotated[int, Meta(ge=0, le=255, description="the exit code that the job would have ended with")] = 0
+    failed_ns: Annotated[int, meaning("when that attempt failed, in nanoseconds since 1970")] = 0
+    """On this host's monotonic clock; in outcome.json since 1970 (`outcome.dated`)."""
+    counted: Annotated[bool, meaning("the restart used up one of those that TOOLKIT_RESTARTS allows")] = True
 
 
 class Steps(Record, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
     after = f" after {who} failed" if restart.host else ""  # A hang has no host.
     whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
     count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
-    why = restart.cause.splitlines()[0] if restart.cause else f"ended with {restart.exit_code}"
+    why = restart.message.splitlines()[0] if restart.message else f"ended with {restart.exit_code}"
     return f"restart ({count}){after}: {why}; attempt {restart.attempt} begins: {whose} are started again"
 
 

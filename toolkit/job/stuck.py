@@ -5,55 +5,60 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from toolkit.records import Record
+from toolkit.records import Record, meaning
 
 # The most places in a message; the files with the stacks have all of them.
 MOST = 8
-Kind = Literal["waits", "unclear", "works", "silent", "unseen"]
+Activity = Literal["waits", "works", "unclear", "silent", "unobserved"]
 
 
-class Stuck(Record, frozen=True, kw_only=True):
-    """Where one rank is. `state`: an unusual state of its process ("stopped (SIGSTOP)"), else "". `file`, `line`,
-    `function`: its innermost frame in the user's own code; `file` is "" if there is none.
+class StuckRank(Record, frozen=True, kw_only=True):
+    """Where one rank is in a job that hangs."""
 
-    `kind`: it "waits" for other ranks; it "works", that is, waits for no rank (a sleep included); it is in a call that
-    may do either ("unclear"); it wrote no stack on request ("silent"); it has no handler for the request ("unseen").
-    """
+    process: Annotated[str, Meta(max_length=256, description="the process: rank 3, or script")]
+    activity: Annotated[
+        Activity,
+        meaning(
+            "waits: for other ranks; works: it waits for no rank (a sleep included); unclear: its call may do either;"
+            " silent: it wrote no stack on request; unobserved: it has no handler for the request"
+        ),
+    ]
+    process_state: Annotated[
+        str, Meta(max_length=256, description="an unusual state of the process (stopped (SIGSTOP)); empty: none")
+    ] = ""
+    file: Annotated[
+        str, Meta(max_length=4096, description="the file of its innermost frame in the user's own code; empty: none")
+    ] = ""
+    line: Annotated[int, Meta(ge=0, description="the line of that frame")] = 0
+    function: Annotated[str, Meta(max_length=512, description="the function of that frame")] = ""
 
-    name: Annotated[str, Meta(max_length=256)]
-    kind: Kind
-    state: Annotated[str, Meta(max_length=256)] = ""
-    file: Annotated[str, Meta(max_length=4096)] = ""
-    line: Annotated[int, Meta(ge=0)] = 0
-    function: Annotated[str, Meta(max_length=512)] = ""
 
-
-def culprits(found: Mapping[str, Iterable[Stuck]]) -> list[tuple[str, str]]:
+def culprits(found: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str, str]]:
     """Return (host, "rank 1 is stopped (SIGSTOP)") of each rank that the others wait for, from all ranks by host.
 
     A stopped process is the strongest evidence, then a rank without a stack while others have one, then a rank that
     works while others wait. Without such a difference no rank is named.
     """
     ranks = [(host, rank) for host, each in found.items() for rank in each]
-    kinds = {rank.kind for _, rank in ranks}
-    if odd := [(host, f"{rank.name} is {rank.state}") for host, rank in ranks if rank.state]:
+    kinds = {rank.activity for _, rank in ranks}
+    if odd := [(host, f"{rank.process} is {rank.process_state}") for host, rank in ranks if rank.process_state]:
         return odd
     if "silent" in kinds and kinds & {"waits", "unclear", "works"}:
         return [
-            (host, f"{rank.name} does not answer: it has written no stack")
+            (host, f"{rank.process} does not answer: it has written no stack")
             for host, rank in ranks
-            if rank.kind == "silent"
+            if rank.activity == "silent"
         ]
     if not kinds & {"waits", "unclear"}:
         return []
     return [
-        (host, f"{rank.name} is in {rank.function} ({rank.file}:{rank.line})")
+        (host, f"{rank.process} is in {rank.function} ({rank.file}:{rank.line})")
         for host, rank in ranks
-        if rank.kind == "works"
+        if rank.activity == "works"
     ]
 
 
-def described(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]:
+def described(found: Mapping[str, Iterable[StuckRank]], *, alone: bool) -> list[str]:
     """Return the description of a hang: the ranks that the others wait for, with their hosts unless the job has one
     host (*alone*); if there are none, where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at ..."."""
     ranks = {host: tuple(each) for host, each in found.items()}
@@ -61,13 +66,13 @@ def described(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]
     return said if len(said) <= MOST else [*said[:MOST], f"{len(said) - MOST} more"]
 
 
-def _places(found: Mapping[str, tuple[Stuck, ...]], alone: bool) -> list[str]:
+def _places(found: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> list[str]:
     groups: dict[tuple[str, int, str], list[str]] = {}
     for host, each in found.items():
         for rank in each:
             if rank.file:
-                of_job = alone or rank.name.startswith("rank ")  # Each host has its own "script".
-                name = rank.name if of_job else f"{rank.name} on host {host}"
+                of_job = alone or rank.process.startswith("rank ")  # Each host has its own "script".
+                name = rank.process if of_job else f"{rank.process} on host {host}"
                 groups.setdefault((rank.file, rank.line, rank.function), []).append(name)
     ordered = sorted(groups.items(), key=lambda group: min(map(_number, group[1])))
     return [

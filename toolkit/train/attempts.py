@@ -77,8 +77,8 @@ class Attempts:
             return _stopped(outcome, stopped_by, self.number + 1)
         restart = Restart(
             attempt=self.number + 1,
-            host=outcome.host,
-            cause=outcome.cause.text,
+            host=outcome.cause_host,
+            message=outcome.cause.message,
             process=outcome.cause.process,
             rank=outcome.cause.rank,
             exit_code=outcome.exit_code,
@@ -109,8 +109,8 @@ class Attempts:
         """Return the job's *outcome* with its earlier attempts."""
         if not self._restarts:
             return outcome
-        ended = "; ".join(part for part in (outcome.cause.ended, times(len(self._restarts))) if part)
-        cause = msgspec.structs.replace(outcome.cause, ended=ended)
+        ended = "; ".join(part for part in (outcome.cause.process_end, times(len(self._restarts))) if part)
+        cause = msgspec.structs.replace(outcome.cause, process_end=ended)
         return msgspec.structs.replace(outcome, cause=cause, restarts=self._restarts)
 
     def _checkpoints(self) -> set[tuple[int, int, int]]:
@@ -133,6 +133,6 @@ class Attempts:
 
 def _stopped(outcome: Outcome, number: int, attempt: int) -> Outcome:
     """Return the outcome of a job that signal *number* stopped before *attempt*, the restart after *outcome*."""
-    text = f"stopped by {signal_name(number)} before attempt {attempt} of the script began; {outcome.cause.text}"
-    cause = msgspec.structs.replace(outcome.cause, blame="", kind="Stopped", text=text)
+    text = f"stopped by {signal_name(number)} before attempt {attempt} of the script began; {outcome.cause.message}"
+    cause = msgspec.structs.replace(outcome.cause, blame="", kind="Stopped", message=text)
     return msgspec.structs.replace(outcome, status="stopped", exit_code=exit_codes.of_signal(number), cause=cause)

@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit.job.events import DaemonEnded, Heard, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, RankDone, Stop
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Memory, Outcome
+from toolkit.job.outcome import Exit, MemoryUse, Outcome, PhaseEnd
 from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
@@ -44,7 +44,7 @@ class Coordinator:
         self,
         job: Job,
         log: Log,
-        memory: Callable[[], Memory],
+        memory: Callable[[], MemoryUse],
         step_times: StepTimes | None,
         completed: Callable[[Outcome], Outcome],
         slow_ranks: "SlowRanks | None" = None,
@@ -133,7 +133,7 @@ class Coordinator:
             self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
 
     def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None:
-        found = early.first(self._job.cluster.current, (exit,))
+        found = early.first_early_exit(self._job.cluster.current, (exit,))
         if found is not None:
             self._link.tell(messages.Left(early=found, ranks_left=ranks_left))
 
@@ -165,17 +165,17 @@ class Coordinator:
     def ranks_ended(self) -> None:
         self._link.tell(messages.RanksEnded())
 
-    def failing(self, so_far: Ended) -> None:
+    def failing(self, so_far: PhaseEnd) -> None:
         found = self._failed(so_far)
         if found is not None:
             self._link.tell(messages.Failing(report=self._report(found)))
 
-    def answer(self, so_far: Ended) -> None:
-        found = judge.judge(self._job, so_far) if so_far.hung is not None else self._failed(so_far)
+    def answer(self, so_far: PhaseEnd) -> None:
+        found = judge.judge(self._job, so_far) if so_far.hang is not None else self._failed(so_far)
         # Also where nothing failed here: the rank that ended early may be this host's.
         here = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
         report = self._report(found or here)
-        abort = mpi.of_another_host(so_far)
+        abort = mpi.find_abort_elsewhere(so_far)
         if abort is not None:
             report = msgspec.structs.replace(report, said=self._log.mask(abort.text)[:SAID], said_of=abort.rank)
         self._link.tell(messages.OwnFailure(report=report if found or report.early or report.said else None))
@@ -231,15 +231,15 @@ class Coordinator:
         for message in self._slow_ranks.due(time.monotonic()) if self._slow_ranks is not None else ():
             self._link.tell(message)
 
-    def _failed(self, so_far: Ended) -> Outcome | None:
-        found = judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
+    def _failed(self, so_far: PhaseEnd) -> Outcome | None:
+        found = judge.judge_failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
         return None if found is None else self._completed(outcomes.advised(self._job, found))
 
     def _report(self, outcome: Outcome) -> EndReport:
         cause = outcome.cause.masked(self._log.mask)
         cause = msgspec.structs.replace(
             cause,
-            text=cause.text[:TEXT],
+            message=cause.message[:TEXT],
             traceback=cause.traceback[-TRACEBACK:],
             fingerprint=cause.fingerprint[:FINGERPRINT],
             failed_ns=cause.failed_ns or time.monotonic_ns(),
@@ -250,8 +250,8 @@ class Coordinator:
             exit_code=outcome.exit_code,
             stopped=outcome.status == "stopped",
             cause=cause,
-            stuck=outcome.stuck,
-            early=early.first(me, outcome.exits),
+            stuck_ranks=outcome.stuck_ranks,
+            early=early.first_early_exit(me, outcome.exits),
         )
 
     def _final(self, outcome: Outcome, verdict: EndReport) -> Outcome:
@@ -260,21 +260,21 @@ class Coordinator:
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
         if own and (ours.primary or ours.process) and not theirs.is_early_exit:
             more = max(ours.identical_failures, theirs.identical_failures)
-            text = theirs.text if verdict.said else ours.text
-            cause = msgspec.structs.replace(ours, text=text, identical_failures=more)
+            text = theirs.message if verdict.said else ours.message
+            cause = msgspec.structs.replace(ours, message=text, identical_failures=more)
             return msgspec.structs.replace(outcome, cause=cause)
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
         here = "" if verdict.host == me or theirs.kind == HANG else _part(outcome, verdict)
-        ended = "; ".join(part for part in (theirs.ended, f"this host, {me}, {here}" if here else "") if part)
+        ended = "; ".join(part for part in (theirs.process_end, f"this host, {me}, {here}" if here else "") if part)
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
-            host="" if verdict.of_job else verdict.host,
-            cause=msgspec.structs.replace(theirs, ended=ended),
-            here=here,
+            cause_host="" if verdict.of_job else verdict.host,
+            cause=msgspec.structs.replace(theirs, process_end=ended),
+            this_host_end=here,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,
@@ -284,7 +284,7 @@ class Coordinator:
 def _part(outcome: Outcome, verdict: EndReport) -> str:
     """Return what part a host had in the end of a job that another host caused."""
     if outcome.cause.primary:
-        return f"failed, too ({outcome.cause.ended or outcome.cause.kind})"
+        return f"failed, too ({outcome.cause.process_end or outcome.cause.kind})"
     if outcome.cause.process:
         return "lost it" if verdict.cause.is_early_exit else "ended with it"
     return "was stopped" if outcome.status == "stopped" else "was healthy"

@@ -36,7 +36,7 @@ def report_fault(environ: Mapping[str, str], error: BaseException, log: Log) -> 
     log.hide(environ)
     outcome = outcomes.of_any(error, "")
     if within.is_inside(environ):
-        log.error(outcome.cause.text)  # Report nothing: the job's files belong to the run that is active.
+        log.error(outcome.cause.message)  # Report nothing: the job's files belong to the run that is active.
         return outcome.exit_code
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
     report(platform, folders, outcome, Outlets(), log)
@@ -63,4 +63,4 @@ def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:
     if not sentence:
         return outcome
     log.warning(sentence)
-    return msgspec.structs.replace(outcome, lost_bytes=lost_bytes, notes=(*outcome.notes, sentence))
+    return msgspec.structs.replace(outcome, console_lost_bytes=lost_bytes, notes=(*outcome.notes, sentence))

@@ -112,7 +112,7 @@ def answer(outcome: Outcome, log: Log) -> Answer:
     return Answer(
         exit_code=outcome.exit_code,
         kind=shown.cause.kind,
-        cause=_text(shown.cause.text),
+        cause=_text(shown.cause.message),
         place=_text(report.place_of(shown)),
         command=_text(" ".join(shown.command)),
         report=_text(report.whole_text(shown)),

@@ -12,7 +12,7 @@ from toolkit.errors import of_document
 from toolkit.exit_codes import NO_RETRY, TIMED_OUT
 from toolkit.folders import is_file
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ruled
+from toolkit.job.outcome import RuleMatch
 from toolkit.job.restart import Steps
 from toolkit.log import Log
 from toolkit.train.supervise.relay import LineMonitor
@@ -46,7 +46,7 @@ class LineMonitors:
         self._monitored = _monitored(job, run_folder, log)
         self._log = log
         self._step_times = step_times
-        self.ruled: Ruled | None = None
+        self.ruled: RuleMatch | None = None
         self._rules: tuple[Rule, ...] = ()
         self._unseen: Unseen | None = None  # Of all attempts.
         self._begin()
@@ -223,7 +223,7 @@ class LineMonitors:
             self._log.warning(text)
             code = EXIT_CODES.get(event.action)
             if code is not None and self.ruled is None:
-                self.ruled = Ruled(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=event.rank)
+                self.ruled = RuleMatch(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=event.rank)
 
 
 def _monitored(job: Job, run_folder: Path | None, log: Log) -> "Monitored | None":

@@ -17,7 +17,7 @@ from toolkit import exit_codes, machine
 from toolkit.errors import PlatformError, ToolkitError, of_path
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome, signal_name
+from toolkit.job.outcome import MemoryUse, Outcome, PhaseEnd, signal_name
 from toolkit.log import Log
 from toolkit.train.supervise import limits
 from toolkit.train.supervise.signals import Interrupted
@@ -37,7 +37,7 @@ def import_for_the_end(log: Log) -> None:
         log.warning(f"{_without_files(error)}. At the job's end `train` will fail with {exit_codes.INTERNAL_FAULT}")
 
 
-def of_end(job: Job, ended: Ended) -> Outcome:
+def of_end(job: Job, ended: PhaseEnd) -> Outcome:
     """Return the outcome of this host's processes, which ended as *ended*.
 
     After a fault it tries again: how a script has ended does not change for one read that failed.
@@ -54,11 +54,11 @@ def of_end(job: Job, ended: Ended) -> Outcome:
         outcome = of_fault(error, job.cluster.current)
         ends = ", ".join(f"{each.process} ended with {each.status}" for each in ended.exits)
         text = f"{_without_files(error)}. What is known: {ends or 'no process was started'}"
-        cause = msgspec.structs.replace(outcome.cause, text=text)
+        cause = msgspec.structs.replace(outcome.cause, message=text)
         return msgspec.structs.replace(outcome, cause=cause, command=ended.command, exits=ended.exits)
 
 
-def _judged(job: Job, ended: Ended) -> Outcome:
+def _judged(job: Job, ended: PhaseEnd) -> Outcome:
     from toolkit.train.verdict import judge
 
     return advised(job, judge.judge(job, ended))
@@ -67,12 +67,12 @@ def _judged(job: Job, ended: Ended) -> Outcome:
 def advised(job: Job, outcome: Outcome) -> Outcome:
     """Return *outcome* with better advice where a missing module is one of the user's own code."""
     from toolkit.train.source import modules
-    from toolkit.train.verdict.advice import INSTALL, own_module
+    from toolkit.train.verdict.advice import INSTALL, advise_own_module
 
     if job.script is None or outcome.cause.advice != INSTALL:
         return outcome
     folder = job.script.folder
-    better = own_module(outcome.cause.text, lambda name: modules.path_of(name, folder))
+    better = advise_own_module(outcome.cause.message, lambda name: modules.path_of(name, folder))
     cause = msgspec.structs.replace(outcome.cause, advice=better or INSTALL)
     return msgspec.structs.replace(outcome, cause=cause)
 
@@ -86,14 +86,14 @@ def _without_files(error: Exception) -> str:
 
 def of_error(error: ToolkitError, me: str) -> Outcome:
     """Return the outcome of host *me*, whose part ended with *error*."""
-    cause = Cause(blame=error.blame, kind=error.prefix, text=str(error), primary=True)
-    return Outcome(status="failed", exit_code=error.exit_code, cause=cause, host=me)
+    cause = Cause(blame=error.blame, kind=error.prefix, message=str(error), primary=True)
+    return Outcome(status="failed", exit_code=error.exit_code, cause=cause, cause_host=me)
 
 
 def of_stop(stop: Interrupted, me: str) -> Outcome:
     """Return the outcome of host *me*, which *stop* ended before its script began."""
-    cause = Cause(kind="Stopped", text=f"stopped by {signal_name(stop.number)} before the script began")
-    return Outcome(status="stopped", exit_code=exit_codes.of_signal(stop.number), cause=cause, host=me)
+    cause = Cause(kind="Stopped", message=f"stopped by {signal_name(stop.number)} before the script began")
+    return Outcome(status="stopped", exit_code=exit_codes.of_signal(stop.number), cause=cause, cause_host=me)
 
 
 def of_os_error(error: OSError, me: str) -> Outcome:
@@ -123,8 +123,8 @@ def of_fault(error: BaseException, me: str) -> Outcome:
     import traceback
 
     text, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-    cause = Cause(blame="toolkit", kind="Framework Error", text=text, traceback=trace, primary=True)
-    return Outcome(status="failed", exit_code=exit_codes.INTERNAL_FAULT, cause=cause, host=me)
+    cause = Cause(blame="toolkit", kind="Framework Error", message=text, traceback=trace, primary=True)
+    return Outcome(status="failed", exit_code=exit_codes.INTERNAL_FAULT, cause=cause, cause_host=me)
 
 
 def _denied(error: OSError) -> PlatformError | None:
@@ -152,9 +152,9 @@ class OomWatch:
     def begin(self) -> None:
         self._before = machine.oom_kills(self._root)
 
-    def __call__(self) -> Memory:
+    def __call__(self) -> MemoryUse:
         root, now = self._root, machine.oom_kills(self._root)
         kills = None if now is None or self._before is None else now - self._before
-        return Memory(
+        return MemoryUse(
             oom_kills=kills, peak_bytes=machine.memory_peak_bytes(root), limit_bytes=machine.memory_bytes(root)
         )

@@ -31,8 +31,8 @@ def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
     word = _left_in(folder)
     if word is None or word.code != outcome.exit_code:
         return outcome
-    cause = msgspec.structs.replace(outcome.cause, kind=word.kind, text=word.cause or outcome.cause.text)
-    return msgspec.structs.replace(outcome, cause=cause, text=word.text)
+    cause = msgspec.structs.replace(outcome.cause, kind=word.kind, message=word.cause or outcome.cause.message)
+    return msgspec.structs.replace(outcome, cause=cause, plugin_failure_text=word.text)
 
 
 def with_its_scripts_text(outcome: Outcome, folder: Path) -> Outcome:
@@ -43,7 +43,7 @@ def with_its_scripts_text(outcome: Outcome, folder: Path) -> Outcome:
     word = _left_in(folder) if outcome.status == "failed" else None
     if word is None or not word.of_script or word.code != outcome.exit_code:
         return outcome
-    return msgspec.structs.replace(outcome, text=word.text)
+    return msgspec.structs.replace(outcome, plugin_failure_text=word.text)
 
 
 def _left_in(folder: Path) -> Word | None:

@@ -7,7 +7,7 @@ import msgspec
 from toolkit.errors import UserError
 from toolkit.folders import as_absent, exists
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import PhaseEnd
 from toolkit.job.plan import Locked, Phase, Plan
 from toolkit.log import Log
 from toolkit.train.source import codeartifact, packages
@@ -16,7 +16,7 @@ from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.supervisor import Supervisor
 
 
-def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
+def install(job: Job, supervisor: Supervisor, log: Log) -> PhaseEnd | None:
     """Install the job's requirements; return how that ended, None if it succeeded."""
     with supervisor.signals.interrupting():
         installing = source.phase(job)

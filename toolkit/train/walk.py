@@ -13,7 +13,7 @@ import toolkit
 from toolkit import settings
 from toolkit.errors import PlatformError, ToolkitError, at
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome
+from toolkit.job.outcome import MemoryUse, Outcome, PhaseEnd
 from toolkit.job.plan import Phase, Plan, quoted
 from toolkit.job.restart import Restart
 from toolkit.job.scripts import only_script
@@ -284,7 +284,7 @@ def _decided(
 
 
 def _first(
-    job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
+    job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], MemoryUse], log: Log
 ) -> tuple[Phase | None, Outcome]:
     """Prepare this host and run attempt 0; return the script's phase (None: it was not reached) and the outcome."""
     phase = None
@@ -336,12 +336,12 @@ def _no_gpu(job: Job) -> PlatformError:
     )
 
 
-def _not_begun(supervisor: Supervisor) -> Ended:
+def _not_begun(supervisor: Supervisor) -> PhaseEnd:
     """Return the end of a host that has not begun anything when the job ended."""
     state = supervisor.machine.job
-    return Ended(
-        phase="fetch",
-        failure="ExecuteUserScriptError",
+    return PhaseEnd(
+        name="fetch",
+        failure_kind="ExecuteUserScriptError",
         command=(),
         exits=(),
         main="fetch",
@@ -352,7 +352,7 @@ def _not_begun(supervisor: Supervisor) -> Ended:
 
 
 def _attempt(
-    job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
+    job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], MemoryUse], log: Log
 ) -> Outcome:
     """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
     stacks = supervisor.hang.prepared if supervisor.hang is not None else None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from toolkit.job.cause import Cause
-from toolkit.job.outcome import Exit, Outcome, document
+from toolkit.job.outcome import Exit, Outcome
 from toolkit.job.report import HostReport, JobReport
 
 START_S = 1_795_000_000.0
@@ -18,13 +18,13 @@ def failed(host: str, *, rank: int = 1, **more: Any) -> Outcome:
     cause = Cause(
         blame="user",
         kind="ExecuteUserScriptError",
-        text="ValueError: loss is nan (at train.py:5 in step)",
+        message="ValueError: loss is nan (at train.py:5 in step)",
         traceback="Traceback (most recent call last):\n  ...\nValueError: loss is nan",
         process=f"rank {rank}",
         pid=71,
         rank=rank,
         local_rank=0,
-        ended="ended with code 3",
+        process_end="ended with code 3",
         failed_ns=int((START_S + 10) * 1e9),
         primary=True,
     )
@@ -38,14 +38,14 @@ def failed(host: str, *, rank: int = 1, **more: Any) -> Outcome:
             ended_ns=int((START_S + 10) * 1e9),
         ),
     )
-    return Outcome(status="failed", exit_code=3, host=host, cause=cause, exits=exits, **more)
+    return Outcome(status="failed", exit_code=3, cause_host=host, cause=cause, exits=exits, **more)
 
 
 def output(folder: Path, outcome: Outcome | None = None, metrics: tuple[dict[str, Any], ...] = ()) -> Path:
     """Write an output folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     if outcome is not None:
-        (folder / "outcome.json").write_bytes(msgspec.json.encode(document(outcome)))
+        (folder / "outcome.json").write_bytes(msgspec.json.encode(outcome))
     if metrics:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in metrics))
     return folder

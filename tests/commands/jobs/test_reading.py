@@ -24,14 +24,14 @@ DONE = Outcome(status="succeeded", exit_code=0)
 
 
 def test_a_job_of_toolkit_run_has_the_platforms_facts_and_the_outcome_of_the_host_that_failed(tmp_path: Path) -> None:
-    healthy = failed("algo-2", here="was healthy")
+    healthy = failed("algo-2", this_host_end="was healthy")
     simulated(tmp_path / "job", report(), {"algo-1": healthy, "algo-2": failed("algo-2")}, log="one\ntwo\n")
 
     job = jobs.read(tmp_path / "job")
 
     assert (job.name, job.status, job.exit_code, job.failed_host) == ("digits", "failed", 3, "algo-2")
-    assert job.outcome is not None and job.outcome.here == ""
-    assert job.outcome.cause.text.startswith("ValueError: loss is nan")
+    assert job.outcome is not None and job.outcome.this_host_end == ""
+    assert job.outcome.cause.message.startswith("ValueError: loss is nan")
     assert [(host.name, host.status, host.exit_code) for host in job.hosts] == [
         ("algo-1", "failed", 3),
         ("algo-2", "failed", 3),
@@ -57,12 +57,12 @@ def test_a_containers_folder_is_read_at_any_depth(tmp_path: Path, inner: str) ->
 
 def test_hosts_side_by_side_are_one_job_whose_outcome_is_of_the_host_that_failed(tmp_path: Path) -> None:
     for name in ("algo-10", "algo-2", "algo-1"):
-        output(tmp_path / name / "output", failed("algo-2", here="" if name == "algo-2" else "was healthy"))
+        output(tmp_path / name / "output", failed("algo-2", this_host_end="" if name == "algo-2" else "was healthy"))
 
     job = jobs.read(tmp_path)
 
     assert [host.name for host in job.hosts] == ["algo-1", "algo-2", "algo-10"]
-    assert job.outcome is not None and job.outcome.here == ""
+    assert job.outcome is not None and job.outcome.this_host_end == ""
     assert job.billable(now_s=0.0) == 27.0
 
 

@@ -28,7 +28,9 @@ KEPT = Compilation(
     compilations=9,
     graphs=2,
     graph_breaks=1,
-    recompilations=(Recompilation(what="GPT2Model", why="tensor 'x' size mismatch: expected 32, actual 24", count=8),),
+    recompilations=(
+        Recompilation(function="GPT2Model", reason="tensor 'x' size mismatch: expected 32, actual 24", count=8),
+    ),
     trial=Trial(pairs=8, eager_step_ms=25.0, candidate_step_ms=20.0, kept=True, cost_s=22.0),
     steps=400,
     steady_step_ms=19.5,

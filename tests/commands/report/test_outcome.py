@@ -16,7 +16,7 @@ from toolkit.job.report import HostReport
 from toolkit.job.restart import Restart
 
 STOPPED = Outcome(
-    status="stopped", exit_code=143, cause=Cause(text="stopped by SIGTERM; script killed by SIGTERM (signal 15)")
+    status="stopped", exit_code=143, cause=Cause(message="stopped by SIGTERM; script killed by SIGTERM (signal 15)")
 )
 DONE = Outcome(status="succeeded", exit_code=0)
 
@@ -33,7 +33,9 @@ def text(folder: Path, **more: Any) -> list[str]:
 def test_a_failed_job_begins_with_its_cause_its_rank_and_its_host(tmp_path: Path) -> None:
     advice = msgspec.structs.replace(failed("algo-2").cause, advice="Lower the learning rate.", identical_failures=2)
     outcome = msgspec.structs.replace(failed("algo-2"), cause=advice)
-    simulated(tmp_path / "job", report(), {"algo-1": failed("algo-2", here="was healthy"), "algo-2": outcome}, "x\n")
+    simulated(
+        tmp_path / "job", report(), {"algo-1": failed("algo-2", this_host_end="was healthy"), "algo-2": outcome}, "x\n"
+    )
 
     lines = text(tmp_path / "job")
 
@@ -131,7 +133,7 @@ def test_a_running_and_a_killed_job_are_told_apart(tmp_path: Path) -> None:
 
 def test_restarts_are_listed_with_the_failure_before_each(tmp_path: Path) -> None:
     restart = Restart(
-        attempt=1, host="algo-1", cause="RuntimeError: NaN", rank=0, exit_code=1, failed_ns=int((START_S + 5) * 1e9)
+        attempt=1, host="algo-1", message="RuntimeError: NaN", rank=0, exit_code=1, failed_ns=int((START_S + 5) * 1e9)
     )
     output(tmp_path / "output", failed("algo-1", restarts=(restart,)))
 
@@ -163,7 +165,7 @@ def test_a_section_without_its_files_says_what_would_provide_them(tmp_path: Path
 def test_secrets_of_the_job_are_masked_in_every_section(tmp_path: Path) -> None:
     secret = "hunter2hunter2"
     outcome = failed("algo-1")
-    said = msgspec.structs.replace(outcome.cause, text=f"KeyError: {secret}", traceback=f"Traceback\n{secret}")
+    said = msgspec.structs.replace(outcome.cause, message=f"KeyError: {secret}", traceback=f"Traceback\n{secret}")
     folder = output(tmp_path / "opt/ml/output", msgspec.structs.replace(outcome, cause=said))
     (folder / "data" / "logs").mkdir(parents=True)
     (folder / "data" / "logs" / "algo-1-rank-1.log").write_text(f"the token is {secret}\n")
@@ -178,7 +180,7 @@ def test_secrets_of_the_job_are_masked_in_every_section(tmp_path: Path) -> None:
 
 def test_an_exceptions_text_does_not_steer_the_terminal(tmp_path: Path) -> None:
     outcome = failed("algo-1")
-    cause = msgspec.structs.replace(outcome.cause, text="ValueError: \x1b[2J\x9bgone\x00")
+    cause = msgspec.structs.replace(outcome.cause, message="ValueError: \x1b[2J\x9bgone\x00")
     output(tmp_path / "output", msgspec.structs.replace(outcome, cause=cause))
 
     page = build_page(jobs.read(tmp_path), now_s=START_S + 100)

@@ -218,7 +218,7 @@ def test_a_failed_installation_is_start_up(tmp_path: Path) -> None:
     """The job ran for 12.5 s; pip began after one, and failed after eleven."""
     began_ns, ended_ns = (int((START_S + seconds) * 1e9) for seconds in (1, 11))
     pip = Exit(process="pip", pid=7, started_ns=began_ns, ended_ns=ended_ns, code=1)
-    cause = Cause(text="no such package", failed_ns=ended_ns)
+    cause = Cause(message="no such package", failed_ns=ended_ns)
     ended = Outcome(status="failed", exit_code=1, exits=(pip,), cause=cause)
     simulated(tmp_path, report(exit_code=1), {"algo-1": ended, "algo-2": ended}, "installs\n")
 

@@ -15,7 +15,7 @@ from toolkit.metrics.sample import Sample, json_value
 def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
     """Return the outcome of a host with a rank that failed at *at_ns*; *of*: the host that the outcome blames."""
     end = Exit(process="rank", pid=1, started_ns=0, ended_ns=at_ns, code=code)
-    return Outcome(status="failed", exit_code=code, exits=(end,), host=of)
+    return Outcome(status="failed", exit_code=code, exits=(end,), cause_host=of)
 
 
 def lifecycle(*ends: tuple[str, int], kills: Any = ()) -> Lifecycle:
@@ -90,8 +90,8 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
             Outcome(
                 status="failed",
                 exit_code=1,
-                host="a",
-                cause=Cause(process="rank 1", ended="ended with code 1", text="ValueError: x"),
+                cause_host="a",
+                cause=Cause(process="rank 1", process_end="ended with code 1", message="ValueError: x"),
             ),
             "rank 1 ended with code 1",
         ),
@@ -99,23 +99,34 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
             Outcome(
                 status="failed",
                 exit_code=1,
-                host="b",
-                cause=Cause(process="rank 1", text="ValueError: x"),
-                here="was healthy",
+                cause_host="b",
+                cause=Cause(process="rank 1", message="ValueError: x"),
+                this_host_end="was healthy",
             ),
             "was healthy; host b was the cause",
         ),
         (
-            Outcome(status="failed", exit_code=1, host="b", cause=Cause(process="rank 1", lost=True), here="lost it"),
+            Outcome(
+                status="failed",
+                exit_code=1,
+                cause_host="b",
+                cause=Cause(process="rank 1", peer_lost=True),
+                this_host_end="lost it",
+            ),
             "lost it; host b was the cause",
         ),
         (
-            Outcome(status="failed", exit_code=124, host="b", cause=Cause(kind="Hang", text="no rank has written")),
+            Outcome(
+                status="failed", exit_code=124, cause_host="b", cause=Cause(kind="Hang", message="no rank has written")
+            ),
             "hung",
         ),
-        (Outcome(status="failed", exit_code=78, host="a", cause=Cause(text="no 'trian.py'\nhere")), "no 'trian.py'"),
         (
-            Outcome(status="stopped", exit_code=143, host="b", cause=Cause(text="stopped by SIGTERM")),
+            Outcome(status="failed", exit_code=78, cause_host="a", cause=Cause(message="no 'trian.py'\nhere")),
+            "no 'trian.py'",
+        ),
+        (
+            Outcome(status="stopped", exit_code=143, cause_host="b", cause=Cause(message="stopped by SIGTERM")),
             "stopped by SIGTERM",
         ),
     ],

@@ -212,8 +212,8 @@ def test_a_storm_of_recompilations_is_said_once_with_the_advice_for_its_guard(
     storms = [line for line in ran.lines if "torch's limit" in line]
     assert len(storms) == 1 and reason in storms[0], ran.stderr
     assert advised in storms[0] and not_advised not in storms[0]
-    again = [each for each in ran.facts[0]["recompilations"] if reason in each["why"]]
-    assert max(each["count"] for each in again) >= 7 and "forward (script.py" in again[0]["what"]
+    again = [each for each in ran.facts[0]["recompilations"] if reason in each["reason"]]
+    assert max(each["count"] for each in again) >= 7 and "forward (script.py" in again[0]["function"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_changed_shape_is_told_with_the_guard_that_failed(tmp_path: Path) -> N
     ran = run(tmp_path, code, compile="on")
 
     (again,) = ran.facts[0]["recompilations"]
-    assert "expected 16, actual 12" in again["why"] and again["count"] == 1
+    assert "expected 16, actual 12" in again["reason"] and again["count"] == 1
 
 
 @needs_torch

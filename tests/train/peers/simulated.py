@@ -103,7 +103,9 @@ class Job:
         failed_ns = self.ns(self.now_s if at_s is None else self.began_s + at_s)
         cause = f"boom on {name}" if primary else "Connection closed by peer"
         return EndReport(
-            host=name, exit_code=code, cause=Cause(primary=primary, failed_ns=failed_ns, text=cause, process="rank 0")
+            host=name,
+            exit_code=code,
+            cause=Cause(primary=primary, failed_ns=failed_ns, message=cause, process="rank 0"),
         )
 
     # --- what a test lets happen, seconds after the start

@@ -159,7 +159,9 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
         followers = together.followers()
         start(together)
 
-        followers[7].tell(Failing(report=EndReport(host="algo-9", exit_code=3, cause=Cause(primary=True, text="boom"))))
+        followers[7].tell(
+            Failing(report=EndReport(host="algo-9", exit_code=3, cause=Cause(primary=True, message="boom")))
+        )
         took_s = together.until(lambda: sum(bool(together.told(link, PeerFailed)) for link in together.links) == 29)
         for link in together.links:
             report = EndReport(
@@ -211,7 +213,7 @@ def test_a_host_that_is_refused_says_so_when_it_gives_up(monkeypatch: pytest.Mon
 
         assert wrong.verdict is not None
         assert wrong.verdict.exit_code == 75
-        assert "refused this host: TOOLKIT_JOB_SECRET" in wrong.verdict.cause.text
+        assert "refused this host: TOOLKIT_JOB_SECRET" in wrong.verdict.cause.message
 
 
 def test_the_bytes_of_another_connection_open_no_door() -> None:
@@ -461,7 +463,7 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
 
         assert second.verdict is not None
         assert second.verdict.exit_code == 75
-        assert second.verdict.cause.text.startswith("another train of this job is already host algo-2")
+        assert second.verdict.cause.message.startswith("another train of this job is already host algo-2")
         assert list(together.leader.refused) == ["a second train of a host that has joined already"]
 
 
@@ -563,7 +565,7 @@ def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_p
         together.until(lambda: follower.verdict is not None)
 
         assert follower.verdict is not None
-        assert follower.verdict.cause.text == (
+        assert follower.verdict.cause.message == (
             "host algo-1 vanished: its connection was lost and not re-established: something takes connections at"
             f" 127.0.0.1 port {between.where[1]} and does not answer as the leader"
         )
@@ -591,7 +593,7 @@ def test_a_follower_says_what_it_finds_in_the_leaders_place(monkeypatch: pytest.
 
         assert follower.verdict is not None
         port = http.getsockname()[1]
-        cause = follower.verdict.cause.text
+        cause = follower.verdict.cause.message
         assert f"something takes connections at 127.0.0.1 port {port} and does not answer as the leader" in cause
         assert (
             f"the first free one of ports {port}, 1, 2: if all are taken, on every host set TOOLKIT_LINK_PORT" in cause
@@ -616,7 +618,7 @@ def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypa
 
         assert follower.verdict is not None
         assert follower.verdict.exit_code == 75
-        assert "refused" not in follower.verdict.cause.text
+        assert "refused" not in follower.verdict.cause.message
         assert len(guests) > 1
         for guest in guests:
             guest.close()
@@ -627,7 +629,7 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
     report = EndReport(
         host="algo-2",
         exit_code=3,
-        cause=Cause(primary=primary, failed_ns=time.monotonic_ns(), text="boom " * 1000, process="rank 1"),
+        cause=Cause(primary=primary, failed_ns=time.monotonic_ns(), message="boom " * 1000, process="rank 1"),
     )
     whole = with_cause(report, traceback="at every line\n" * 5000)
     with party(2, times=QUICK) as together, wire(together) as between:
@@ -645,7 +647,7 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
         verdict = together.leader.verdict
         assert verdict is not None
         assert (verdict.host, verdict.exit_code, verdict.cause.process) == ("algo-2", 3, "rank 1")
-        assert verdict.cause.text.startswith("boom boom")
+        assert verdict.cause.message.startswith("boom boom")
         assert follower.verdict is not None
         assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
 
@@ -654,7 +656,7 @@ def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
     report = EndReport(
         host="algo-2",
         exit_code=3,
-        cause=Cause(primary=True, failed_ns=5, text="boom " * 1000, traceback="line\n" * 5000),
+        cause=Cause(primary=True, failed_ns=5, message="boom " * 1000, traceback="line\n" * 5000),
     )
     with party(2) as together, wire(together) as between:
         follower = together.follower("algo-2", where=between.where)
@@ -732,7 +734,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         start(together)
         between.cut()
 
-        follower.tell(Failing(report=EndReport(host="algo-2", exit_code=3, cause=Cause(primary=True, text="boom"))))
+        follower.tell(Failing(report=EndReport(host="algo-2", exit_code=3, cause=Cause(primary=True, message="boom"))))
         took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
 
         assert took_s < SOON_S
@@ -791,7 +793,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
 
             assert follower.verdict is not None
             assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-1", 75)
-            assert how in follower.verdict.cause.text
+            assert how in follower.verdict.cause.message
             assert together.told(follower, PeerFailed)
 
 
@@ -848,11 +850,11 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
 
         assert follower.verdict is not None
         assert follower.verdict.host == "algo-2"
-        assert "nothing was heard of it" in follower.verdict.cause.text
+        assert "nothing was heard of it" in follower.verdict.cause.message
 
 
 def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
-    report = EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, text="c" * 8000, traceback="t" * 60000))
+    report = EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, message="c" * 8000, traceback="t" * 60000))
     with party(3) as together:
         slow, quick = together.followers()
         start(together)
@@ -881,7 +883,7 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
         (follower,) = together.followers()
         start(together)
         together.leader.tell(
-            HostEnded(report=EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, text="boom")))
+            HostEnded(report=EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, message="boom")))
         )
         follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=75)))
         together.until(lambda: together.leader.finished)
@@ -913,7 +915,7 @@ def test_a_leader_that_is_started_again_within_a_moment_is_another_process(runs:
         for link in together.links:
             assert link.verdict is not None
             assert (link.verdict.host, link.verdict.exit_code) == ("algo-1", 75)
-            assert link.verdict.cause.text == (
+            assert link.verdict.cause.message == (
                 "host algo-1 vanished: its train ended, and another process was started in its place"
             )
             assert bool(together.told(link, AllReady)) == (runs and link is not again)
@@ -988,7 +990,7 @@ def test_a_host_that_leads_says_that_a_missing_host_leads_too(tag: bytes, itself
         said = second.protocol.barrier.reminder({"algo-1"}, math.inf)
         assert said.partition(" of hosts")[0] == f"waiting for host algo-1 to join{more}"
         assert second.verdict is not None
-        assert second.verdict.cause.text.startswith("waited 0.4 s in vain for host algo-1 (TOOLKIT_JOIN_S)")
+        assert second.verdict.cause.message.startswith("waited 0.4 s in vain for host algo-1 (TOOLKIT_JOIN_S)")
         assert not together.leader.refused and not second.refused
 
 
@@ -1003,7 +1005,7 @@ def test_a_follower_whose_job_has_another_name_says_that_another_jobs_leader_ans
         assert (
             f"the leader of another job answers at 127.0.0.1 port {together.where[1]}; if it should be this job's, give"
             " every host the same job name and list of hosts (here the job's name is pod-1)"
-        ) in follower.verdict.cause.text
+        ) in follower.verdict.cause.message
         assert list(follower.refused) == ["the leader of another job at the leader's address"]
 
 
@@ -1053,7 +1055,7 @@ def test_a_host_with_the_secret_and_other_documents_ends_the_job_with_what_diffe
         for link in together.links:
             assert link.verdict is not None
             assert (link.verdict.host, link.verdict.exit_code) == (host, 78)
-            assert what in link.verdict.cause.text
+            assert what in link.verdict.cause.message
         assert follower.finished
         assert list(together.leader.refused) == ["a host whose documents or version differ from the leader's"]
 

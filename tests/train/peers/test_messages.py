@@ -57,7 +57,7 @@ def test_what_one_end_seals_the_other_opens() -> None:
     assert heard_above == up
 
 
-RESTART = {"attempt": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank": 1, "exit_code": 3, "failed_ns": 9}
+RESTART = {"attempt": 1, "host": "b", "message": "boom", "process": "rank 1", "rank": 1, "exit_code": 3, "failed_ns": 9}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ WRONG: list[tuple[Direction, str]] = [
     ("up", '{"type":"go"}'),
     ("up", '{"type":"launch","host":"algo-1","command":"id"}'),
     ("up", '{"type":"verdict","report":{"host":"algo-2","exit_code":1}}'),
-    ("down", '{"type":"again","restart":{"attempt":0,"host":"algo-1","cause":""},"used":0,"allowed":1}'),
+    ("down", '{"type":"again","restart":{"attempt":0,"host":"algo-1","message":""},"used":0,"allowed":1}'),
     ("down", '{"type":"ended","report":{"host":"algo-2","exit_code":1}}'),
 ]
 
@@ -226,14 +226,14 @@ def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
 
 @pytest.mark.parametrize("text", ["x", "\x1b", "\N{EXTRATERRESTRIAL ALIEN}", '"\\'])
 def test_any_report_fits_a_frame(text: str) -> None:
-    report = EndReport(host="algo-1", exit_code=1, cause=Cause(text=text * 8192, traceback=text * 65536))
+    report = EndReport(host="algo-1", exit_code=1, cause=Cause(message=text * 8192, traceback=text * 65536))
 
     encoded = encode(Failing(report=report))
 
     heard = decode(encoded, "up")
     assert len(encoded) + MAC_BYTES <= LARGEST_BYTES
     assert isinstance(heard, Failing)
-    assert heard.report.cause.text == report.cause.text
+    assert heard.report.cause.message == report.cause.message
     assert report.cause.traceback.endswith(heard.report.cause.traceback)
 
 

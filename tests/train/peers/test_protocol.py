@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.train.peers.simulated import TIMES, Job, started, stops
-from toolkit.job.cause import Cause, Grounds
+from toolkit.job.cause import Cause, Evidence
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
@@ -26,7 +26,7 @@ from toolkit.job.events import (
 )
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.rank_work import RankWork, TraceAsked
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.train.peers.follower import REFUSED, Follower
 from toolkit.train.peers.frames import encode
 from toolkit.train.peers.leader import Leader
@@ -71,7 +71,7 @@ def left(job: Job, name: str, at_s: float) -> EarlyExit:
 def loses(job: Job, name: str, at_s: float, early: EarlyExit | None = None, code: int = 3) -> None:
     """Let a rank of *name* fail at *at_s* because another one is gone."""
     lost = msgspec.structs.replace(
-        with_cause(job.failure(name, at_s=at_s, primary=False, code=code), lost=True), early=early
+        with_cause(job.failure(name, at_s=at_s, primary=False, code=code), peer_lost=True), early=early
     )
     job.at(at_s, lambda: job.tell(name, Failing(report=lost)))
 
@@ -169,7 +169,7 @@ def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
     assert job.verdicts == {(job.names[-1], 75)}
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause.text == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
+    assert verdict.cause.message == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
     assert all(60.0 <= host.left_s < 60.1 for host in job.hosts.values() if host.alive)
     assert not job.leader.did(AllReady)
 
@@ -185,7 +185,7 @@ def test_a_host_that_waits_for_a_name_is_named_with_what_it_waits_for(waits: str
     assert job.verdicts == {(waits, 75)}
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause.text == f"host {waits} waited 60 s in vain for host algo-3 to resolve (TOOLKIT_JOIN_S)"
+    assert verdict.cause.message == f"host {waits} waited 60 s in vain for host algo-3 to resolve (TOOLKIT_JOIN_S)"
     if waits != "algo-1":
         assert f"waiting for host {waits} to be ready (it waits for host algo-3 to resolve)" in job.leader.said
 
@@ -201,7 +201,7 @@ def test_beside_an_absent_host_stands_what_the_others_waited_for() -> None:
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-3"
-    assert verdict.cause.text == (
+    assert verdict.cause.message == (
         "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S); host algo-1 waited for host algo-3 to resolve"
     )
 
@@ -215,7 +215,7 @@ def test_what_a_host_waited_for_is_awaited_for_a_moment_at_the_deadline() -> Non
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert "host algo-2 to resolve" in verdict.cause.text
+    assert "host algo-2 to resolve" in verdict.cause.message
 
 
 def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
@@ -229,7 +229,7 @@ def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause.text == "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S)"
+    assert verdict.cause.message == "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S)"
 
 
 def test_of_many_missing_hosts_eight_are_named() -> None:
@@ -242,7 +242,7 @@ def test_of_many_missing_hosts_eight_are_named() -> None:
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert "algo-11, algo-12, algo-13, algo-14, algo-15, algo-16, algo-17, algo-18 and 12 more" in verdict.cause.text
+    assert "algo-11, algo-12, algo-13, algo-14, algo-15, algo-16, algo-17, algo-18 and 12 more" in verdict.cause.message
 
 
 def test_a_host_whose_leader_never_comes_names_it() -> None:
@@ -427,7 +427,7 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
     assert verdict is not None
     assert (verdict.host, verdict.cause.rank, verdict.cause.primary) == (culprit, 7, True)
     assert verdict.exit_code == codes[min(codes)]  # That of the first to lose it.
-    assert verdict.cause.text.startswith(f"rank 7 of host {culprit} ended with 0, 3.")
+    assert verdict.cause.message.startswith(f"rank 7 of host {culprit} ended with 0, 3.")
     assert all(5.5 < host.left_s < 6.5 for host in job.hosts.values())
 
 
@@ -482,7 +482,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     job = Job(3)
     job.ready()
     job.hosts["algo-2"].own_failure = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
-    echo = with_cause(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
+    echo = with_cause(job.failure("algo-1", at_s=5.0, primary=False), peer_lost=at_s > 5.0)
     job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
 
     job.play()
@@ -493,14 +493,14 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        ({"process": "rank 0", "ended": "ended with code 1"}, "rank 0 of host algo-1 failed: ended with code 1"),
-        ({"process": "rank 0", "lost": True}, "rank 0 of host algo-1 lost another rank of the job"),
-        ({"process": "rank 0", "lost": True, "primary": True}, "rank 0 of host algo-1 ended while others trained"),
+        ({"process": "rank 0", "process_end": "ended with code 1"}, "rank 0 of host algo-1 failed: ended with code 1"),
+        ({"process": "rank 0", "peer_lost": True}, "rank 0 of host algo-1 lost another rank of the job"),
+        ({"process": "rank 0", "peer_lost": True, "primary": True}, "rank 0 of host algo-1 ended while others trained"),
         ({}, "host algo-1 failed: no such file"),
     ],
 )
 def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
-    assert news(EndReport(host="algo-1", exit_code=1, cause=Cause(text="no such file\nhere", **told))) == text
+    assert news(EndReport(host="algo-1", exit_code=1, cause=Cause(message="no such file\nhere", **told))) == text
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -566,7 +566,7 @@ def test_a_host_whose_train_is_killed_is_seen_within_two_seconds(count: int) -> 
     assert job.verdicts == {(job.names[-1], 75)}
     assert all(host.left_s < 6.2 for host in job.hosts.values() if host.alive)
     assert job.leader.verdict is not None
-    assert "its connection was lost and not re-established" in job.leader.verdict.cause.text
+    assert "its connection was lost and not re-established" in job.leader.verdict.cause.message
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -607,9 +607,9 @@ def test_hosts_that_vanish_together_are_told_together_by_the_first_of_them(count
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-3"
-    assert verdict.cause.text.startswith("host algo-3 vanished: its connection broke")
-    assert "\nhost algo-2 vanished, too" in verdict.cause.text
-    assert verdict.cause.text.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
+    assert verdict.cause.message.startswith("host algo-3 vanished: its connection broke")
+    assert "\nhost algo-2 vanished, too" in verdict.cause.message
+    assert verdict.cause.message.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
 
 
 @pytest.mark.parametrize("name", ["algo-1", "algo-2"])
@@ -713,7 +713,7 @@ def test_a_leader_that_was_paused_for_too_long_learns_that_it_was_the_cause() ->
 
     assert job.verdicts == {("algo-1", 75)}
     assert job.leader.verdict is not None
-    assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause.text
+    assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause.message
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -761,7 +761,9 @@ def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-2"
-    assert "host algo-1 itself had been paused for 19" in verdict.cause.text or "paused for 20" in verdict.cause.text
+    assert (
+        "host algo-1 itself had been paused for 19" in verdict.cause.message or "paused for 20" in verdict.cause.message
+    )
 
 
 # --- broken connections
@@ -897,7 +899,7 @@ def test_a_host_that_vanished_before_the_stop_is_the_cause(gone: str) -> None:
         verdict = job.hosts[name].verdict
         assert verdict is not None
         assert verdict.exit_code == 75
-        assert f"host {gone} vanished" in verdict.cause.text
+        assert f"host {gone} vanished" in verdict.cause.message
 
 
 @pytest.mark.parametrize("ended", [(), ("algo-1",)])
@@ -960,13 +962,15 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
 @pytest.mark.parametrize(
     ("grounds", "of", "told"),
     [
-        ("words", 5, "MPI_ABORT was invoked on rank 5\nit last said: loss is nan"),
-        ("nothing", 5, "MPI_ABORT was invoked on rank 5"),
-        ("words", 4, "loss is nan"),
-        ("reason", 5, "loss is nan"),
+        ("output", 5, "MPI_ABORT was invoked on rank 5\nit last said: loss is nan"),
+        ("exit_code", 5, "MPI_ABORT was invoked on rank 5"),
+        ("output", 4, "loss is nan"),
+        ("error", 5, "loss is nan"),
     ],
 )
-def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(grounds: Grounds, of: int, told: str) -> None:
+def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(
+    grounds: Evidence, of: int, told: str
+) -> None:
     job = Job(3)
     job.ready()
     aborted = EndReport(
@@ -975,11 +979,11 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
         cause=Cause(
             primary=True,
             failed_ns=job.ns(job.began_s + 5.0),
-            text="loss is nan",
+            message="loss is nan",
             process="rank 5",
             rank=5,
-            grounds=grounds,
-            ended="ended with code 7",
+            evidence=grounds,
+            process_end="ended with code 7",
         ),
     )
     job.leader.own_failure = EndReport(
@@ -989,7 +993,7 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
 
     job.play()
 
-    assert {host.verdict.cause.text for host in job.hosts.values() if host.verdict} == {told}
+    assert {host.verdict.cause.message for host in job.hosts.values() if host.verdict} == {told}
 
 
 # --- a rank that leaves
@@ -1009,7 +1013,7 @@ def test_a_rank_that_left_without_mpi_finalize_is_the_cause_where_the_others_go_
     verdict = job.leader.verdict
     assert verdict is not None
     assert job.verdicts == {(who, 1)}
-    assert verdict.cause.text == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
+    assert verdict.cause.message == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
     assert all(7.0 <= host.did(PeerFailed)[0] < 7.2 for host in job.hosts.values() if host.did(PeerFailed))
 
 
@@ -1046,7 +1050,11 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
             host=host.name,
             exit_code=124,
             cause=Cause(primary=True, kind=HANG),
-            stuck=(Stuck(name=f"rank {host.name[-1]}", kind="waits", file="/code/train.py", line=30, function="step"),),
+            stuck_ranks=(
+                StuckRank(
+                    process=f"rank {host.name[-1]}", activity="waits", file="/code/train.py", line=30, function="step"
+                ),
+            ),
         )
 
     job.play()
@@ -1054,7 +1062,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     assert {code for _, code in job.verdicts} == {124}
     assert all(15.0 <= host.did(Hang)[0] < 15.1 for host in job.hosts.values())
     assert job.leader.verdict is not None
-    assert job.leader.verdict.cause.text.endswith("; ranks 1-3 at train.py:30 in step")
+    assert job.leader.verdict.cause.message.endswith("; ranks 1-3 at train.py:30 in step")
     assert job.leader.verdict.of_job
     assert job.leader.left_s < 15.2
 
@@ -1105,7 +1113,7 @@ def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() 
 
     assert {code for _, code in job.verdicts} == {124}
     assert job.leader.verdict is not None
-    assert "anything for 7 s" in job.leader.verdict.cause.text
+    assert "anything for 7 s" in job.leader.verdict.cause.message
 
 
 def test_a_hang_that_is_only_reported_is_told_to_all_hosts_and_ends_none() -> None:
@@ -1181,7 +1189,7 @@ def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
     assert job.verdicts == {("algo-3", 75)}
     assert job.leader.verdict is not None
     expected = "host algo-3 had not ended 10 s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
-    assert job.leader.verdict.cause.text == expected
+    assert job.leader.verdict.cause.message == expected
     assert 15.0 <= job.hosts["algo-3"].did(PeerFailed)[0] < 15.1
 
 
@@ -1478,17 +1486,17 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
             failed_ns=1 << 61,
             blame="user",
             kind=long,
-            text=long,
+            message=long,
             traceback=long,
             process=long,
             pid=4_194_303,
             rank=100_000,
             local_rank=100_000,
-            ended=long,
+            process_end=long,
             advice=long,
             fingerprint=long,
         ),
-        stuck=(Stuck(name="rank 1", kind="waits", file=long),) * 9,
+        stuck_ranks=(StuckRank(process="rank 1", activity="waits", file=long),) * 9,
     )
 
     assert len(encode(Failing(report=light(report), whole=False))) < 1200
@@ -1638,7 +1646,7 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
     if said is not None:
         assert leader.verdict is not None
         assert leader.verdict.exit_code == 78
-        assert f"hosts {said} both have the address" in leader.verdict.cause.text
+        assert f"hosts {said} both have the address" in leader.verdict.cause.message
         assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.cause.advice
 
 
@@ -1670,7 +1678,7 @@ def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_th
             follower.saw_nobody(refused=True)
         follower.tick(60.0, 60_000_000_000)
         assert follower.verdict is not None
-        causes.append(follower.verdict.cause.text)
+        causes.append(follower.verdict.cause.message)
 
     assert "something else answers" in causes[0]
     assert "its train was killed, or its machine is gone" in causes[1]
@@ -1690,7 +1698,7 @@ def test_a_lost_leader_that_refuses_no_connection_is_awaited_as_long_as_a_silent
         follower.tick(at_s, int(at_s * 1e9))
 
     assert at_s == ends_s
-    assert "its train was killed, or its machine is gone" in follower.verdict.cause.text
+    assert "its train was killed, or its machine is gone" in follower.verdict.cause.message
 
 
 # --- a leader that closes the connection
@@ -1717,7 +1725,7 @@ def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_r
     follower.tick(TIMES.join_s, 0)
 
     assert follower.verdict is not None
-    assert (REFUSED in follower.verdict.cause.text) == (times == 2)
+    assert (REFUSED in follower.verdict.cause.message) == (times == 2)
 
 
 @pytest.mark.parametrize("how", ["closed", "silent"])

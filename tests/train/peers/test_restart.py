@@ -10,7 +10,7 @@ from tests.train.peers.simulated import TIMES, Host, Job
 from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, Hang, JobEnded, NextAttempt, PeerFailed, Stop
 from toolkit.job.restart import Steps
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.train.peers.leader import Leader
 from toolkit.train.peers.messages import Attempt, EndReport, Failing, HostEnded, Idle, Message, Ready
 from toolkit.train.peers.protocol import RESTART_S, Action, LogLine, Send
@@ -143,7 +143,7 @@ def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary:
     return EndReport(
         host="",
         exit_code=code,
-        cause=Cause(primary=primary, kind=kind, text="boom", process="rank 0", preempted=preempted),
+        cause=Cause(primary=primary, kind=kind, message="boom", process="rank 0", preempted=preempted),
     )
 
 
@@ -170,9 +170,11 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
 
     def hang() -> None:
         for name in job.names:
-            rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
+            rank = StuckRank(
+                process="script", activity="works", file="train.py", line=6, process_state=state * (name == "algo-2")
+            )
             job.hosts[name].own_failure = EndReport(
-                host=name, exit_code=124, cause=Cause(primary=True, kind=HANG), stuck=(rank,)
+                host=name, exit_code=124, cause=Cause(primary=True, kind=HANG), stuck_ranks=(rank,)
             )
             job.tell(name, Idle(seconds=600.0))
 
@@ -183,7 +185,7 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
     assert job.verdicts == {("algo-1", 0)}
     (told,) = {tuple(each) for each in job.repeats.values()}
     assert [each.restart.host for each in told] == [blamed]
-    assert "host algo-2" in told[0].restart.cause
+    assert "host algo-2" in told[0].restart.message
 
 
 def test_when_none_are_left_the_last_cause_is_the_verdict() -> None:

@@ -19,27 +19,27 @@ from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Exit, Outcome, from_document
 from toolkit.job.restart import Restart
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.log import Log
 from toolkit.train.platforms.report import clear_stale, failure_text, report
 from toolkit.train.platforms.sagemaker.read_job import folders
 
-SUCCEEDED = Outcome(status="succeeded", exit_code=0, host="algo-1")
+SUCCEEDED = Outcome(status="succeeded", exit_code=0, cause_host="algo-1")
 FAILED = Outcome(
     status="failed",
     exit_code=3,
     cause=Cause(
         blame="user",
         kind="ExecuteUserScriptError",
-        text="ValueError: labels are missing",
+        message="ValueError: labels are missing",
         traceback="Traceback (most recent call last):\n  ...\nValueError: labels are missing",
         process="rank 3",
         pid=71,
         rank=3,
         local_rank=1,
-        ended="exit code 3",
+        process_end="exit code 3",
     ),
-    host="algo-2",
+    cause_host="algo-2",
     command=("python", "train.py", "--name", "it's"),
     exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=2, code=3, rank=3),),
 )
@@ -76,7 +76,7 @@ def test_the_whole_story_is_beside_it(places: Folders) -> None:
     report(places, FAILED, Log())
 
     story = json.loads((places.output / "outcome.json").read_text())
-    assert (story["status"], story["exit_code"], story["rank"]) == ("failed", 3, 3)
+    assert (story["status"], story["exit_code"], story["cause"]["rank"]) == ("failed", 3, 3)
     assert story["exits"][0]["code"] == 3
     assert story["command"] == ["python", "train.py", "--name", "it's"]
 
@@ -104,7 +104,9 @@ def test_a_stopped_job_that_did_not_end_well_says_why_and_is_no_failure(
     places: Folders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report(
-        places, Outcome(status="stopped", exit_code=143, cause=Cause(kind="Stopped", text="stopped by SIGTERM")), Log()
+        places,
+        Outcome(status="stopped", exit_code=143, cause=Cause(kind="Stopped", message="stopped by SIGTERM")),
+        Log(),
     )
 
     said = capfd.readouterr().err
@@ -248,7 +250,7 @@ from toolkit.log import Log
 from toolkit.train.platforms.sagemaker.read_job import folders
 from toolkit.train.platforms.report import report
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
-cause = Cause(kind="ExecuteUserScriptError", text="ValueError: no labels")
+cause = Cause(kind="ExecuteUserScriptError", message="ValueError: no labels")
 outcome = Outcome(status="failed", exit_code=3, cause=cause)
 report(folders({"SAGEMAKER_BASE_DIR": sys.argv[1]}), outcome, Log())
 sys.exit(outcome.exit_code)
@@ -271,41 +273,43 @@ def test_the_form_of_outcome_json_is_flat_and_keeps_its_names(places: Folders) -
     outcome = Outcome(
         status="failed",
         exit_code=139,
-        host="algo-2",
+        cause_host="algo-2",
         cause=Cause(
             blame="user",
             kind="ExecuteUserScriptError",
-            text="rank 3 was killed",
+            message="rank 3 was killed",
             traceback="Traceback",
             process="rank 3",
             pid=71,
             rank=3,
             local_rank=1,
-            ended="killed by SIGSEGV (signal 11)",
-            grounds="words",
+            process_end="killed by SIGSEGV (signal 11)",
+            evidence="output",
             advice="Run it alone",
             primary=True,
-            lost=True,
+            peer_lost=True,
             failed_ns=5,
             fingerprint="ValueError at train.py:7",
             identical_failures=2,
             preempted=True,
         ),
-        text="Error:",
-        here="was healthy",
-        stuck=(Stuck(name="rank 3", kind="works", file="train.py", line=7, function="step"),),
-        lost_bytes=9,
+        plugin_failure_text="Error:",
+        this_host_end="was healthy",
+        stuck_ranks=(StuckRank(process="rank 3", activity="works", file="train.py", line=7, function="step"),),
+        console_lost_bytes=9,
         command=("python", "train.py"),
         exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=5, signal=11, rank=3, local_rank=1),),
         notes=("a note",),
-        restarts=(Restart(attempt=1, host="algo-1", cause="boom", process="rank 0", rank=0, exit_code=3, failed_ns=4),),
+        restarts=(
+            Restart(attempt=1, host="algo-1", message="boom", process="rank 0", rank=0, exit_code=3, failed_ns=4),
+        ),
         compiler=Compilation(
             framework="torch",
             compile="auto",
             state="eager",
             reason="compiled 21 ms, eager 20 ms",
             modules=("Net",),
-            recompilations=(Recompilation(what="forward", why="size mismatch", count=2),),
+            recompilations=(Recompilation(function="forward", reason="size mismatch", count=2),),
             trial=Trial(pairs=8, eager_step_ms=20.0, candidate_step_ms=21.0, kept=False, cost_s=1.5),
         ),
     )
@@ -323,7 +327,7 @@ def test_secrets_are_masked_in_every_file(places: Folders) -> None:
     outcome = Outcome(
         status="failed",
         exit_code=1,
-        cause=Cause(text="KeyError: 'hf_0123456789'", traceback="Traceback ... hf_0123456789"),
+        cause=Cause(message="KeyError: 'hf_0123456789'", traceback="Traceback ... hf_0123456789"),
         command=("python", "train.py", "--api_key", "hf_0123456789"),
     )
 
@@ -338,15 +342,19 @@ def test_secrets_are_masked_in_every_file(places: Folders) -> None:
 def test_a_secret_that_is_a_word_of_ours_is_masked_in_what_was_said_alone(places: Folders, word: str) -> None:
     log = Log()
     log.hide({"api_key": word})
-    cause = msgspec.structs.replace(FAILED.cause, text=f"ValueError: {word} is wrong")
+    cause = msgspec.structs.replace(FAILED.cause, message=f"ValueError: {word} is wrong")
     outcome = msgspec.structs.replace(FAILED, cause=cause, notes=(f"about {word}",))
 
     report(places, outcome, log)
 
     story = json.loads((places.output / "outcome.json").read_bytes())
-    assert (story["status"], story["host"], story["kind"]) == ("failed", "algo-2", "ExecuteUserScriptError")
-    assert (story["process"], story["ended"]) == ("rank 3", "exit code 3")
-    assert (story["cause"], story["notes"]) == ("ValueError: ****** is wrong", ["about ******"])
+    assert (story["status"], story["cause_host"], story["cause"]["kind"]) == (
+        "failed",
+        "algo-2",
+        "ExecuteUserScriptError",
+    )
+    assert (story["cause"]["process"], story["cause"]["process_end"]) == ("rank 3", "exit code 3")
+    assert (story["cause"]["message"], story["notes"]) == ("ValueError: ****** is wrong", ["about ******"])
 
 
 @pytest.mark.parametrize("name", ["sort_key", "api_key", "password"])
@@ -372,7 +380,7 @@ def test_what_cannot_be_masked_is_left_out(places: Folders, monkeypatch: pytest.
 
     story = json.loads((places.output / "outcome.json").read_bytes())
     assert (story["status"], story["exit_code"]) == ("failed", 3)
-    assert story["cause"] == "(left out: it could not be masked, RuntimeError)"
+    assert story["cause"]["message"] == "(left out: it could not be masked, RuntimeError)"
     assert "labels" not in "".join(file.read_text() for file in places.output.iterdir())
 
 
@@ -381,20 +389,20 @@ def test_a_secret_is_masked_before_the_text_is_cut(places: Folders) -> None:
     log.hide({"api_key": "hf_" + "0123456789" * 10})
     command = ("x" * 900, "hf_" + "0123456789" * 10)
 
-    report(places, Outcome(status="failed", exit_code=1, cause=Cause(text="c"), command=command), log)
+    report(places, Outcome(status="failed", exit_code=1, cause=Cause(message="c"), command=command), log)
 
     assert "hf_0" not in places.failure.read_text()
 
 
 def test_text_that_is_no_unicode_is_written_all_the_same(places: Folders) -> None:
-    report(places, Outcome(status="failed", exit_code=1, cause=Cause(text="bad \udcff byte")), Log())
+    report(places, Outcome(status="failed", exit_code=1, cause=Cause(message="bad \udcff byte")), Log())
 
     assert r"bad \xff byte" in places.failure.read_text()
-    assert json.loads((places.output / "outcome.json").read_text())["cause"] == r"bad \xff byte"
+    assert json.loads((places.output / "outcome.json").read_text())["cause"]["message"] == r"bad \xff byte"
 
 
 def test_a_nul_that_the_script_printed_ends_no_text(places: Folders) -> None:
-    report(places, Outcome(status="failed", exit_code=4, cause=Cause(text="bad \0 red", traceback="a\0b")), Log())
+    report(places, Outcome(status="failed", exit_code=4, cause=Cause(message="bad \0 red", traceback="a\0b")), Log())
 
     assert "bad \ufffd red" in places.failure.read_text()
     assert "\0" not in places.failure.read_text()
@@ -416,12 +424,12 @@ def test_the_text_has_cause_place_and_command_in_the_old_shape() -> None:
 @pytest.mark.parametrize(
     ("host", "cause", "text"),
     [
-        ("", {"kind": "ClientError", "text": "x"}, 'ClientError:\nExitCode 1\nErrorMessage "x"'),
-        ("", {"text": "x"}, 'Framework Error:\nExitCode 1\nErrorMessage "x"'),
+        ("", {"kind": "ClientError", "message": "x"}, 'ClientError:\nExitCode 1\nErrorMessage "x"'),
+        ("", {"message": "x"}, 'Framework Error:\nExitCode 1\nErrorMessage "x"'),
         ("a", {"kind": "K"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a"'),
         ("a", {"kind": "K", "process": "pip"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a, pip"'),
         ("", {"kind": "K", "rank": 0}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 0"'),
-        ("", {"kind": "K", "ended": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
+        ("", {"kind": "K", "process_end": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
         (
             "",
             {"kind": "K", "rank": 3, "identical_failures": 511},
@@ -430,12 +438,14 @@ def test_the_text_has_cause_place_and_command_in_the_old_shape() -> None:
     ],
 )
 def test_what_is_not_known_is_left_out(host: str, cause: dict[str, Any], text: str) -> None:
-    assert failure_text(Outcome(status="failed", exit_code=1, host=host, cause=Cause(**cause))) == text
+    assert failure_text(Outcome(status="failed", exit_code=1, cause_host=host, cause=Cause(**cause))) == text
 
 
 def test_a_long_command_is_cut_before_the_cause() -> None:
     cause = "c" * 700
-    outcome = Outcome(status="failed", exit_code=1, cause=Cause(kind="K", text=cause), command=("python", "x" * 5_000))
+    outcome = Outcome(
+        status="failed", exit_code=1, cause=Cause(kind="K", message=cause), command=("python", "x" * 5_000)
+    )
 
     text = failure_text(outcome)
 
@@ -446,7 +456,11 @@ def test_a_long_command_is_cut_before_the_cause() -> None:
 
 def test_a_long_cause_keeps_its_beginning_and_the_place() -> None:
     outcome = Outcome(
-        status="failed", exit_code=1, cause=Cause(kind="K", text="first " + "c" * 5_000), host="a", command=("python",)
+        status="failed",
+        exit_code=1,
+        cause=Cause(kind="K", message="first " + "c" * 5_000),
+        cause_host="a",
+        command=("python",),
     )
 
     text = failure_text(outcome)
@@ -461,7 +475,7 @@ def test_the_whole_of_what_was_cut_follows_in_the_file(places: Folders) -> None:
 
     report(
         places,
-        Outcome(status="failed", exit_code=1, cause=Cause(kind="K", text=cause, traceback="Traceback: all")),
+        Outcome(status="failed", exit_code=1, cause=Cause(kind="K", message=cause, traceback="Traceback: all")),
         Log(),
     )
 
@@ -480,8 +494,8 @@ def test_the_text_always_fits_with_the_cause_first(
     outcome = Outcome(
         status="failed",
         exit_code=1,
-        cause=Cause(kind=kind, text=cause, ended=ended, rank=rank, local_rank=rank),
-        host=host,
+        cause=Cause(kind=kind, message=cause, process_end=ended, rank=rank, local_rank=rank),
+        cause_host=host,
         command=tuple(command),
     )
 
@@ -496,8 +510,8 @@ def test_people_who_parse_the_old_shape_still_can(cause: str, command: list[str]
     outcome = Outcome(
         status="failed",
         exit_code=7,
-        cause=Cause(kind="ExecuteUserScriptError", text=cause),
-        host="a",
+        cause=Cause(kind="ExecuteUserScriptError", message=cause),
+        cause_host="a",
         command=tuple(command),
     )
 

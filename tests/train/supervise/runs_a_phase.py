@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.job.events import DaemonEnded, Heard, Launch, PeerFailed, Stop
-from toolkit.job.outcome import Ended, Exit, Ruled
+from toolkit.job.outcome import Exit, PhaseEnd, RuleMatch
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.log import Log
 from toolkit.train.supervise.console import Console
@@ -39,7 +39,7 @@ class FileRules:
     def __init__(self, found: Path, kind: str) -> None:
         self._found = found
         self._kind = kind
-        self.ruled: Ruled | None = None
+        self.ruled: RuleMatch | None = None
         self.stop_rule = ""
 
     def note_rank(self, rank: int, local_rank: int | None, pid: int) -> None:
@@ -55,7 +55,7 @@ class FileRules:
         if self._kind == "fails":
             raise RuntimeError("a fault of the rules")
         if self._kind == "ends":
-            self.ruled = Ruled(exit_code=94, at_ns=time.monotonic_ns(), text="found it")
+            self.ruled = RuleMatch(exit_code=94, at_ns=time.monotonic_ns(), text="found it")
         else:
             self.stop_rule = "LossNotDecreasing"
 
@@ -78,7 +78,7 @@ class FailingPeer:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         return [PeerFailed(text="rank 1 of host algo-2 failed")]
 
-    def answer(self, so_far: Ended) -> None:
+    def answer(self, so_far: PhaseEnd) -> None:
         (self._folder / "answer.json").write_bytes(msgspec.json.encode(so_far))
 
     def due_in_s(self) -> float:
@@ -92,7 +92,7 @@ class FailingPeer:
     def ranks_ended(self) -> None: ...
     def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None: ...
     def rank_done(self, process: str) -> None: ...
-    def failing(self, so_far: Ended) -> None: ...
+    def failing(self, so_far: PhaseEnd) -> None: ...
     def leader_done(self) -> None: ...
     def daemon_ended(self, code: int) -> None: ...
 

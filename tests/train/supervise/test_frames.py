@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.job.stuck import Kind
+from toolkit.job.stuck import Activity
 from toolkit.train.supervise.frames import Frame, kind, parsed, users
 
 SITE = "/venv/lib/python3.11/site-packages/"
@@ -92,7 +92,9 @@ def frames(*places: str) -> list[Frame]:
         ((f"{SITE}torch/distributed/checkpoint/filesystem.py:300 write_data", f"{OURS}:10 save"), "", "works"),
     ],
 )
-def test_a_rank_waits_for_others_works_or_cannot_be_told(stack: tuple[str, ...], source: str, expected: Kind) -> None:
+def test_a_rank_waits_for_others_works_or_cannot_be_told(
+    stack: tuple[str, ...], source: str, expected: Activity
+) -> None:
     assert kind(frames(*stack), source) == expected
 
 

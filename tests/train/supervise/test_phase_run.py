@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.train.supervise.runs_a_phase import Wanted
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import PhaseEnd
 from toolkit.train.supervise import kernel
 
 ROOT = Path(__file__).parents[3]
@@ -48,8 +48,8 @@ class Run:
         out, err = self.train.communicate(timeout=WITHIN_S)
         return out, err.decode()
 
-    def ended(self) -> Ended:
-        return msgspec.json.decode((self.folder / "ended.json").read_bytes(), type=Ended)
+    def ended(self) -> PhaseEnd:
+        return msgspec.json.decode((self.folder / "ended.json").read_bytes(), type=PhaseEnd)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def lives(pid: int) -> bool:
     return kernel.seen(pid) is not None
 
 
-def codes(ended: Ended) -> list[tuple[str, int | None, int | None]]:
+def codes(ended: PhaseEnd) -> list[tuple[str, int | None, int | None]]:
     return [(each.process, each.code, each.signal) for each in ended.exits]
 
 
@@ -163,9 +163,9 @@ def test_a_log_rule_ends_the_script_once_and_the_phase_says_which(run: Callable[
     ended = phase.ended()
     assert out == b"asked\n"
     if rule == "ends":
-        assert ended.ruled is not None and (ended.ruled.exit_code, ended.stopped_by) == (94, None)
+        assert ended.rule_match is not None and (ended.rule_match.exit_code, ended.stopped_by) == (94, None)
     else:
-        assert (ended.stop_rule, ended.stopped_by, ended.ruled) == ("LossNotDecreasing", signal.SIGTERM, None)
+        assert (ended.stop_rule, ended.stopped_by, ended.rule_match) == ("LossNotDecreasing", signal.SIGTERM, None)
         assert err.count("passed on to script") == 1
 
 
@@ -174,7 +174,7 @@ def test_a_rank_that_has_ended_when_another_host_fails_has_failed_by_itself(run:
 
     phase.end()
 
-    answered = msgspec.json.decode((phase.folder / "answer.json").read_bytes(), type=Ended)
+    answered = msgspec.json.decode((phase.folder / "answer.json").read_bytes(), type=PhaseEnd)
     assert [(each.code, each.signalled) for each in answered.exits] == [(3, False)]
     assert phase.ended().peer_failed
 

@@ -42,4 +42,4 @@ def test_a_state_that_passes_is_no_reason_for_a_hang(
     dump.collect()
 
     (rank,) = dump.stuck()
-    assert rank.state == told
+    assert rank.process_state == told

@@ -32,7 +32,7 @@ from toolkit.job.events import (
     Stop,
     Tick,
 )
-from toolkit.job.outcome import UNFINISHED_S, Exit, Ruled
+from toolkit.job.outcome import UNFINISHED_S, Exit, RuleMatch
 from toolkit.job.restart import Restart
 from toolkit.train.supervise import stop_log
 from toolkit.train.supervise.stop_actions import (
@@ -378,7 +378,7 @@ def test_a_new_attempt_forgets_what_the_last_one_failed_of_but_not_a_stop() -> N
     host = Host(linked=True)
     host.on(PeerFailed(text="boom"), JobEnded(), STOP_ELSEWHERE)
     host.machine.end()
-    restart = Restart(attempt=1, host=OTHER, cause="", process="", rank=None, exit_code=1, failed_ns=1, counted=True)
+    restart = Restart(attempt=1, host=OTHER, message="", process="", rank=None, exit_code=1, failed_ns=1, counted=True)
 
     host.on(NextAttempt(restart=restart, used=1, allowed=2), AllReady())
 
@@ -469,7 +469,7 @@ class AnyOrder(RuleBasedStateMachine):
                 *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), HangNoticed(seconds=9.0), JobEnded()),
                 *(LeaderDone(), AllRanksEnded(), LauncherSignals(), NobodyServed(), RanksSave(names=("rank 0",))),
                 *(StacksWritten(), RankDone(host="algo-2", process="rank 1")),
-                RuleMatched(ruled=Ruled(exit_code=124, at_ns=1, text="boom")),
+                RuleMatched(ruled=RuleMatch(exit_code=124, at_ns=1, text="boom")),
             ]
         )
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.train.verdict.advice import ADVICE, INSTALL, advice, own_module
+from toolkit.train.verdict.advice import ADVICE, INSTALL, advise_own_module, find_advice
 from toolkit.train.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collateral
 
 
@@ -59,14 +59,14 @@ from toolkit.train.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_
     ],
 )
 def test_known_causes_get_one_line_of_advice(said: str, words: str) -> None:
-    assert words in advice(said)
-    assert bool(words) == bool(advice(said))
+    assert words in find_advice(said)
+    assert bool(words) == bool(find_advice(said))
 
 
 def test_every_row_can_be_found_and_fits_a_line() -> None:
     for words, text in ADVICE:
         assert all(word == word.lower() for word in words)
-        assert advice(" ".join(words))
+        assert find_advice(" ".join(words))
         assert len(text) <= 120
 
 
@@ -79,8 +79,10 @@ HANDLED = (
 
 @pytest.mark.parametrize("handled", HANDLED)
 def test_advice_is_for_the_error_and_what_it_was_raised_from_and_not_for_what_was_handled(handled: str) -> None:
-    assert advice("ValueError: bad batch", handled=(handled,)) == advice(f"ValueError: found {handled!r}") == ""
-    assert advice("ValueError: bad batch", caused_by=("KeyError: 'x'", handled)) == advice(handled) != ""
+    assert (
+        find_advice("ValueError: bad batch", handled=(handled,)) == find_advice(f"ValueError: found {handled!r}") == ""
+    )
+    assert find_advice("ValueError: bad batch", caused_by=("KeyError: 'x'", handled)) == find_advice(handled) != ""
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,8 @@ def test_advice_is_for_the_error_and_what_it_was_raised_from_and_not_for_what_wa
 def test_what_lasts_is_told_also_where_it_was_handled(handled: str) -> None:
     error = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"
 
-    assert advice(error, handled=(handled,)) == advice(handled) != ""
-    assert advice("torch.OutOfMemoryError: CUDA out of memory", handled=(handled,)) != advice(handled)
+    assert find_advice(error, handled=(handled,)) == find_advice(handled) != ""
+    assert find_advice("torch.OutOfMemoryError: CUDA out of memory", handled=(handled,)) != find_advice(handled)
 
 
 def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
@@ -99,13 +101,15 @@ def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
     def path_of(name: str) -> str:
         return where.get(name, "")
 
-    assert "/opt/ml/code/src on Python's path" in own_module("ModuleNotFoundError: No module named 'pkg'", path_of)
-    assert "has no data.load" in own_module("ModuleNotFoundError: No module named 'pkg.data.load'", path_of)
-    assert "on Python's path" in own_module("/usr/bin/python: No module named pkg", path_of)
-    assert own_module("ModuleNotFoundError: No module named 'einops'", path_of) == ""
-    assert own_module("ValueError: bad batch", path_of) == ""
-    assert own_module("AssertionError: No module named 'pkg' in the log", path_of) == ""
-    assert advice("ModuleNotFoundError: No module named 'pkg'") == INSTALL
+    assert "/opt/ml/code/src on Python's path" in advise_own_module(
+        "ModuleNotFoundError: No module named 'pkg'", path_of
+    )
+    assert "has no data.load" in advise_own_module("ModuleNotFoundError: No module named 'pkg.data.load'", path_of)
+    assert "on Python's path" in advise_own_module("/usr/bin/python: No module named pkg", path_of)
+    assert advise_own_module("ModuleNotFoundError: No module named 'einops'", path_of) == ""
+    assert advise_own_module("ValueError: bad batch", path_of) == ""
+    assert advise_own_module("AssertionError: No module named 'pkg' in the log", path_of) == ""
+    assert find_advice("ModuleNotFoundError: No module named 'pkg'") == INSTALL
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from tests.train.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
 from tests.train.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
 from tests.train.verdict.test_traceback import CHAINED, GROUP, OTHER, PLAIN
-from toolkit.job.cause import Grounds
-from toolkit.job.outcome import Ended, Outcome
+from toolkit.job.cause import Evidence
+from toolkit.job.outcome import Outcome, PhaseEnd
 from toolkit.status_pages.pages import Raised, Thrown
 from toolkit.train.verdict.judge import judge
 
@@ -35,12 +35,12 @@ def script(
     stdout: str = "",
     raised: Raised | None = None,
     last_on: Literal["stderr", "stdout", "both"] = "stderr",
-) -> Ended:
+) -> PhaseEnd:
     return msgspec.structs.replace(
         seen(process("script", 5, how)),
         tails={"script": (stderr.encode(), stdout.encode())},
         last_on={"script": last_on},
-        raised={} if raised is None else {"script": raised},
+        exceptions={} if raised is None else {"script": raised},
     )
 
 
@@ -51,19 +51,19 @@ def judged(*of: object, **more: object) -> Outcome:
 @pytest.mark.parametrize(
     ("ended", "grounds"),
     [
-        (script(7), "nothing"),
-        (script(7, "no such shard"), "words"),
-        (script(7, stdout="no such shard", last_on="stdout"), "words"),
-        (script(3, "no such shard", raised=left(3)), "reason"),
-        (script(3, raised=left(3)), "reason"),
-        (script(1, raised=noted("ValueError", "no shard", PLAIN)), "reason"),
-        (script(1, PLAIN), "reason"),
-        (script(TERM), "reason"),
-        (script(ABRT, ABORTED), "reason"),
+        (script(7), "exit_code"),
+        (script(7, "no such shard"), "output"),
+        (script(7, stdout="no such shard", last_on="stdout"), "output"),
+        (script(3, "no such shard", raised=left(3)), "error"),
+        (script(3, raised=left(3)), "error"),
+        (script(1, raised=noted("ValueError", "no shard", PLAIN)), "error"),
+        (script(1, PLAIN), "error"),
+        (script(TERM), "error"),
+        (script(ABRT, ABORTED), "error"),
     ],
 )
-def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(ended: Ended, grounds: Grounds) -> None:
-    assert judge(SAGEMAKER, ended).cause.grounds == grounds
+def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(ended: PhaseEnd, grounds: Evidence) -> None:
+    assert judge(SAGEMAKER, ended).cause.evidence == grounds
 
 
 def test_a_long_message_hides_neither_type_nor_place() -> None:
@@ -71,20 +71,20 @@ def test_a_long_message_hides_neither_type_nor_place() -> None:
 
     outcome = judged(1, "x" * 60_000, raised=noted("ValueError", "x" * 8000, cut))
 
-    assert outcome.cause.text == f"ValueError (at {PLACE}): {'x' * 8000}"
+    assert outcome.cause.message == f"ValueError (at {PLACE}): {'x' * 8000}"
 
 
 def test_a_message_of_many_lines_keeps_its_first_and_empty_ones_do_not_end_it() -> None:
     outcome = judged(1, "line\n" * 9, raised=noted("ValueError", "\n\nno data\n\nin shard 7\n" + "line\n" * 60_000))
 
-    assert outcome.cause.text.splitlines()[:2] == [f"ValueError: no data (at {PLACE})", "in shard 7"]
-    assert len(outcome.cause.text.splitlines()) == 30
+    assert outcome.cause.message.splitlines()[:2] == [f"ValueError: no data (at {PLACE})", "in shard 7"]
+    assert len(outcome.cause.message.splitlines()) == 30
 
 
 def test_what_is_noted_counts_and_not_another_traceback_that_was_printed() -> None:
     outcome = judged(1, OTHER, raised=noted("ValueError", "no shard", PLAIN))
 
-    assert outcome.cause.text == f"ValueError: no shard (at {PLACE})"
+    assert outcome.cause.message == f"ValueError: no shard (at {PLACE})"
     assert outcome.cause.traceback == PLAIN.strip()
 
 
@@ -140,7 +140,7 @@ def test_what_is_noted_counts_and_not_another_traceback_that_was_printed() -> No
 def test_the_exception_of_another_process_and_of_a_group_is_found_inside(
     kind: str, message: str, text: str, cause: str
 ) -> None:
-    assert judged(1, raised=noted(kind, message, text)).cause.text.splitlines()[0] == cause
+    assert judged(1, raised=noted(kind, message, text)).cause.message.splitlines()[0] == cause
 
 
 SURVIVED = "ModuleNotFoundError: No module named 'flash_attn' (at load.py:2 in load)"
@@ -198,7 +198,7 @@ EXITS: list[tuple[str, str, str, Raised, str]] = [
 def test_a_script_that_calls_sys_exit_is_told_by_its_own_words(
     stderr: str, stdout: str, last_on: str, exit: Raised, cause: str
 ) -> None:
-    assert judged(exit.code or 3, stderr, stdout, exit, last_on).cause.text == cause
+    assert judged(exit.code or 3, stderr, stdout, exit, last_on).cause.message == cause
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_script_that_calls_sys_exit_is_told_by_its_own_words(
 def test_the_last_words_are_those_of_the_stream_that_spoke_last(
     stderr: str, stdout: str, last_on: str, cause: str
 ) -> None:
-    assert judged(2, stderr, stdout, None, last_on).cause.text == cause
+    assert judged(2, stderr, stdout, None, last_on).cause.message == cause
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
     ],
 )
 def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
-    assert judged(1, remark + "\n").cause.text == "script ended with code 1 without a word"
-    assert judged(1, f"no data\n{remark}\n").cause.text == "no data"
-    assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.text.endswith("it last said: no data")
+    assert judged(1, remark + "\n").cause.message == "script ended with code 1 without a word"
+    assert judged(1, f"no data\n{remark}\n").cause.message == "no data"
+    assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.message.endswith("it last said: no data")
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,15 @@ def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
     ],
 )
 def test_a_warning_is_the_cause_only_where_nothing_else_was_said(warning: str) -> None:
-    assert judged(2, f"{warning}\n", "no data in /x\n", None, "stderr").cause.text == "no data in /x"
-    assert judged(2, f"no data in /x\n{warning}\n").cause.text == "no data in /x"
-    assert judged(2, f"{warning}\n").cause.text == warning
+    assert judged(2, f"{warning}\n", "no data in /x\n", None, "stderr").cause.message == "no data in /x"
+    assert judged(2, f"no data in /x\n{warning}\n").cause.message == "no data in /x"
+    assert judged(2, f"{warning}\n").cause.message == warning
 
 
 def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:
     outcome = judged(ABRT, "epoch 1\n" + GLOO + ABORTED)
 
-    first, what, frames = outcome.cause.text.splitlines()
+    first, what, frames = outcome.cause.message.splitlines()
     assert first.startswith("script was killed by SIGABRT (signal 6); terminate called after throwing an instance of")
     assert "200 vs 100" in what
     assert frames.endswith("called from /opt/ml/code/train.py:6 in step")
@@ -268,7 +268,7 @@ def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:
 
 
 def test_a_shell_around_the_crash_changes_nothing_but_who_ended() -> None:
-    assert judged(134, GLOO + ABORTED).cause.text.startswith("script ended with code 134; terminate called after")
+    assert judged(134, GLOO + ABORTED).cause.message.startswith("script ended with code 134; terminate called after")
 
 
 def test_a_rank_that_crashed_because_it_lost_its_peer_is_not_the_cause() -> None:
@@ -277,7 +277,7 @@ def test_a_rank_that_crashed_because_it_lost_its_peer_is_not_the_cause() -> None
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ranks, tails=tails))
 
-    assert (outcome.cause.rank, outcome.cause.text) == (1, "no data")
+    assert (outcome.cause.rank, outcome.cause.message) == (1, "no data")
 
 
 def test_a_rank_that_raised_an_echo_and_then_aborted_is_still_one() -> None:
@@ -291,7 +291,7 @@ def test_a_rank_that_raised_an_echo_and_then_aborted_is_still_one() -> None:
 def test_an_assertion_on_the_gpu_is_told_with_the_exception_that_it_became() -> None:
     said = DEVICE.format(n=0) * 9 + PLAIN.replace("no such shard: 7", "CUDA error: device-side assert triggered")
 
-    assert judged(1, said).cause.text.splitlines()[1] == DEVICE.format(n=0).strip()
+    assert judged(1, said).cause.message.splitlines()[1] == DEVICE.format(n=0).strip()
 
 
 def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
@@ -300,7 +300,7 @@ def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
 
     assert outcome.status == "stopped"
-    assert outcome.cause.text == (
+    assert outcome.cause.message == (
         f"stopped by SIGTERM; script ended with code 1: OSError: [Errno 28] No space left (at {PLACE})"
     )
     assert outcome.cause.traceback == PLAIN.strip()
@@ -312,7 +312,7 @@ def test_what_a_stop_does_to_every_script_is_no_news_of_it(error: str) -> None:
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
 
-    assert outcome.cause.text == "stopped by SIGTERM; script ended with code 1"
+    assert outcome.cause.message == "stopped by SIGTERM; script ended with code 1"
 
 
 PORT = "The server socket has failed to listen. port: 7777, name: EADDRINUSE, message: address already in use"
@@ -334,7 +334,7 @@ LAZY = noted(
 def test_an_exception_is_told_with_the_first_of_its_chain_whose_advice_counts() -> None:
     outcome = judged(1, raised=LAZY)
 
-    assert outcome.cause.text.splitlines() == [
+    assert outcome.cause.message.splitlines() == [
         "ModuleNotFoundError: Could not import module 'Trainer'. Are this object's requirements defined correctly?"
         f" (at {PLACE})",
         f"caused by torch.distributed.DistNetworkError: {PORT}"
@@ -356,7 +356,7 @@ def test_an_exception_is_told_with_the_first_of_its_chain_whose_advice_counts() 
 def test_what_was_handled_is_not_called_the_cause(links: list[str], lines: list[str]) -> None:
     behind = [{"kind": f"E{at}", "message": f"m{at}", "link": link} for at, link in enumerate(links)]
 
-    assert judged(1, raised=noted("ValueError", "bad", behind=behind)).cause.text.splitlines()[1:] == lines
+    assert judged(1, raised=noted("ValueError", "bad", behind=behind)).cause.message.splitlines()[1:] == lines
 
 
 def test_the_first_of_a_chain_is_told_without_the_message_that_the_last_repeats() -> None:
@@ -364,7 +364,7 @@ def test_the_first_of_a_chain_is_told_without_the_message_that_the_last_repeats(
         "RuntimeError", "save: disk full", behind=[{"kind": "OSError", "message": "disk full", "link": "cause"}]
     )
 
-    assert judged(1, raised=raised).cause.text.endswith("\ncaused by OSError")
+    assert judged(1, raised=raised).cause.message.endswith("\ncaused by OSError")
 
 
 def test_a_long_exception_leaves_room_for_the_first_of_its_chain() -> None:
@@ -374,7 +374,7 @@ def test_a_long_exception_leaves_room_for_the_first_of_its_chain() -> None:
         behind=[{"kind": "OSError", "message": "y" * 900, "link": "cause"}],
     )
 
-    text = judged(1, raised=raised).cause.text
+    text = judged(1, raised=raised).cause.message
 
     assert len(text) < 750
     assert "\ncaused by OSError: yyy" in text
@@ -383,7 +383,7 @@ def test_a_long_exception_leaves_room_for_the_first_of_its_chain() -> None:
 def test_a_printed_chain_is_told_as_a_noted_one() -> None:
     outcome = judged(1, CHAINED)
 
-    assert outcome.cause.text.splitlines() == [
+    assert outcome.cause.message.splitlines() == [
         "RuntimeError: gave up (at train.py:6 in <module>)",
         "caused by ZeroDivisionError: division by zero (at train.py:4 in <module>)",
         "which was raised while handling KeyError: 'k' (at train.py:2 in <module>)",
@@ -425,7 +425,7 @@ def child(kind: str, message: str, pid: int, parent: int, time_ns: int, **more: 
 
 def wrapped(raised: Raised | None, *children: Raised, stderr: str = "", code: int = 1) -> Outcome:
     ended = script(1, stderr + REPORT.format(code=code), raised=raised)
-    return judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=children))
+    return judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=children))
 
 
 ME = 70  # The script's pid (process()).
@@ -471,24 +471,24 @@ def test_a_script_that_only_reports_a_childs_failure_fails_for_what_ended_the_ch
 ) -> None:
     outcome = wrapped(report(), *children)
 
-    assert outcome.cause.text == cause
+    assert outcome.cause.message == cause
     assert "CalledProcessError" in outcome.cause.traceback
 
 
 def test_a_child_that_failed_with_another_code_is_not_the_one_that_is_reported() -> None:
     outcome = wrapped(report(4), child("ValueError", "handled", 80, ME, 5), stderr="no such table\n", code=4)
 
-    assert outcome.cause.text.startswith("subprocess.CalledProcessError: Command")
-    assert outcome.cause.text.endswith("\nthe command last said: no such table")
+    assert outcome.cause.message.startswith("subprocess.CalledProcessError: Command")
+    assert outcome.cause.message.endswith("\nthe command last said: no such table")
 
 
 def test_a_childs_exception_is_read_from_what_was_printed_or_captured_where_the_hook_saw_none() -> None:
     child_error = "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
 
-    assert wrapped(report(), stderr=PLAIN).cause.text == f"{child_error} {BY}"
-    assert wrapped(None, stderr=PLAIN).cause.text == f"{child_error} {BY}"
-    assert wrapped(report(said=PLAIN), stderr=OTHER).cause.text == f"{child_error} {BY}"
-    assert wrapped(report(4, said="cannot connect\n"), code=4).cause.text.endswith("last said: cannot connect")
+    assert wrapped(report(), stderr=PLAIN).cause.message == f"{child_error} {BY}"
+    assert wrapped(None, stderr=PLAIN).cause.message == f"{child_error} {BY}"
+    assert wrapped(report(said=PLAIN), stderr=OTHER).cause.message == f"{child_error} {BY}"
+    assert wrapped(report(4, said="cannot connect\n"), code=4).cause.message.endswith("last said: cannot connect")
 
 
 def test_a_long_command_hides_neither_its_place_nor_what_it_said() -> None:
@@ -496,7 +496,7 @@ def test_a_long_command_hides_neither_its_place_nor_what_it_said() -> None:
         "subprocess.CalledProcessError", f"Command '{'x' * 3000}' returned non-zero exit status 4.", frames=RUN
     )
 
-    text = judged(1, "no such table\n", raised=raised).cause.text
+    text = judged(1, "no such table\n", raised=raised).cause.message
 
     assert "train.py:12 in main" in text
     assert text.endswith("last said: no such table")
@@ -541,7 +541,7 @@ ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
             -6,
             ABORTED,
             "was killed by SIGABRT (signal 6)",
-            judged(ABRT, ABORTED).cause.text.splitlines()[1:],
+            judged(ABRT, ABORTED).cause.message.splitlines()[1:],
         ),
     ],
 )
@@ -553,13 +553,13 @@ def test_of_a_torchrun_that_the_script_started_the_rank_that_failed_first_is_nam
 
     cause = judged(1, **{stream: said}).cause
 
-    assert cause.text.splitlines() == [f"{ELASTIC}: rank 2 of real.py failed first: it {first}", *more]
+    assert cause.message.splitlines() == [f"{ELASTIC}: rank 2 of real.py failed first: it {first}", *more]
 
 
 def test_the_exception_in_torchruns_table_comes_before_the_table() -> None:
     table = TABLE.format(code=1).replace("traceback : ...", f"traceback : {PLAIN}")
 
-    text = judged(1, raised=noted(ELASTIC, table, TORCHRUN.format(code=1, table=table))).cause.text
+    text = judged(1, raised=noted(ELASTIC, table, TORCHRUN.format(code=1, table=table))).cause.message
 
     assert text.startswith("ValueError: no such shard: 7")
 
@@ -568,7 +568,7 @@ def test_what_a_rank_raised_is_not_told_again_as_its_last_words() -> None:
     known = child("ValueError", "no such shard: 7", 80, ME, 5)
     ended = script(1, PLAIN + TORCHRUN.format(code=1, table=TABLE.format(code=1)))
 
-    text = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(known,))).cause.text
+    text = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(known,))).cause.message
 
     assert text.count("no such shard: 7") == 1
 
@@ -598,7 +598,7 @@ def test_a_wrapper_of_such_a_torchrun_names_the_rank_too(
 
     cause = wrapped(report(), recorded, *ranks, stderr=printed + text).cause
 
-    assert cause.text.splitlines()[0] == first
+    assert cause.message.splitlines()[0] == first
     assert cause.primary
 
 
@@ -619,24 +619,24 @@ def test_a_script_that_runs_torchrun_in_its_own_process_names_the_rank_too(
     own = tuple(msgspec.structs.replace(each, parent=ME) for each in ranks)
     ended = script(1, f"{PLAIN}\nwent on\n{text}", raised=noted(ELASTIC, table, text, time_ns=9))
 
-    cause = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=own)).cause
+    cause = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=own)).cause
 
-    assert cause.text.splitlines()[0] == first
+    assert cause.message.splitlines()[0] == first
 
 
 def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() -> None:
     ended = script(1, PLAIN, raised=left(1))
     known = child("ValueError", "no such shard: 7", 80, ME, 5)
 
-    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(known,)))
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(known,)))
 
-    assert outcome.cause.text.splitlines()[1] == (
+    assert outcome.cause.message.splitlines()[1] == (
         f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
     )
 
 
 def test_a_script_that_ends_with_the_code_of_a_child_of_multiprocessing_names_the_childs_exception() -> None:
-    cause = judged(1, f"Process SpawnProcess-1:\n{PLAIN}", raised=left(1)).cause.text
+    cause = judged(1, f"Process SpawnProcess-1:\n{PLAIN}", raised=left(1)).cause.message
 
     assert cause.splitlines()[1] == (
         f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
@@ -653,14 +653,14 @@ def test_a_pool_that_broke_names_why_its_worker_could_not_send_or_read_an_except
         behind=(msgspec.to_builtins(remote),),
     )
 
-    cause = judged(1, raised=raised).cause.text
+    cause = judged(1, raised=raised).cause.message
 
     assert cause.splitlines()[1] == "caused by ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
 
 
 def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> None:
     assert (
-        judged(1, PLAIN, raised=RAISED_EXIT).cause.text
+        judged(1, PLAIN, raised=RAISED_EXIT).cause.message
         == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
     )
 
@@ -668,16 +668,16 @@ def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> 
 def test_an_exception_that_may_only_say_that_a_child_failed_is_told_with_the_childs() -> None:
     told = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
     own = noted("RuntimeError", "training failed")
-    ended = msgspec.structs.replace(script(1, raised=own), raised_by_children=(child("ValueError", "bad", 80, ME, 5),))
+    ended = msgspec.structs.replace(script(1, raised=own), child_exceptions=(child("ValueError", "bad", 80, ME, 5),))
     worker = f"Process Process-1:\n{PLAIN}{OTHER.replace('ModuleNotFoundError', 'RuntimeError')}"
 
-    assert judge(SAGEMAKER, ended).cause.text.splitlines()[1:] == [told]
+    assert judge(SAGEMAKER, ended).cause.message.splitlines()[1:] == [told]
     assert (
         judged(1, worker)
-        .cause.text.splitlines()[1]
+        .cause.message.splitlines()[1]
         .endswith("ended by ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)")
     )
-    assert judged(1, worker.replace("Process Process-1:", "warning:")).cause.text.count("\n") == 0
+    assert judged(1, worker.replace("Process Process-1:", "warning:")).cause.message.count("\n") == 0
 
 
 def test_the_exception_of_a_child_behind_a_shell_is_told() -> None:
@@ -685,18 +685,18 @@ def test_the_exception_of_a_child_behind_a_shell_is_told() -> None:
     behind = child("ValueError", "bad", 82, 81, 5)  # 81: sh, of os.system
     ended = script(1, raised=noted("RuntimeError", "training failed"))
 
-    assert judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(behind,))).cause.text.endswith(told)
+    assert judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(behind,))).cause.message.endswith(told)
 
 
 @pytest.mark.parametrize("raised", [None, RAISED_EXIT, left(1)])
 def test_a_script_that_ends_without_a_word_is_reported_with_the_exception_of_its_child(raised: Raised | None) -> None:
     own = child("ValueError", "bad", 80, ME, 5)
-    ended = msgspec.structs.replace(script(1, raised=raised), raised_by_children=(own,))
+    ended = msgspec.structs.replace(script(1, raised=raised), child_exceptions=(own,))
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert outcome.cause.text.splitlines()[0].startswith("script ended with code 1 without a word")
-    assert outcome.cause.text.splitlines()[1:] == [
+    assert outcome.cause.message.splitlines()[0].startswith("script ended with code 1 without a word")
+    assert outcome.cause.message.splitlines()[1:] == [
         f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
     ]
     assert outcome.cause.traceback == "Traceback of 80"
@@ -706,5 +706,5 @@ def test_what_a_shell_and_a_launcher_say_after_a_childs_exception_is_left_out() 
     ended = script(1, PLAIN + "\n" + "====\n" * 40)
     rank = child("ValueError", "no such shard: 7", 81, 80, 5)
 
-    assert judge(SAGEMAKER, ended).cause.text.endswith("it last said: ====")
-    assert judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(rank,))).cause.text.count("\n") == 0
+    assert judge(SAGEMAKER, ended).cause.message.endswith("it last said: ====")
+    assert judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(rank,))).cause.message.count("\n") == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.train.verdict.collateral import is_collateral
-from toolkit.train.verdict.crash import assertion, read
+from toolkit.train.verdict.crash import find_assertion, read_crash
 
 GLOO = """\
 terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -50,7 +50,7 @@ EPOCHS = "".join(f"epoch {n}\n" for n in range(30))
 
 
 def test_the_runtimes_words_come_first_and_then_the_frames_up_to_the_users() -> None:
-    crash = read((EPOCHS + GLOO + ABORTED).encode())
+    crash = read_crash((EPOCHS + GLOO + ABORTED).encode())
 
     assert crash is not None
     assert crash.words == tuple(GLOO.splitlines())
@@ -64,7 +64,7 @@ def test_the_runtimes_words_come_first_and_then_the_frames_up_to_the_users() -> 
 
 
 def test_of_several_threads_the_one_that_crashed_is_told() -> None:
-    crash = read((EPOCHS + CURRENT).encode())
+    crash = read_crash((EPOCHS + CURRENT).encode())
 
     assert crash is not None
     assert crash.words == ()
@@ -72,7 +72,7 @@ def test_of_several_threads_the_one_that_crashed_is_told() -> None:
 
 
 def test_where_no_thread_has_frames_there_are_none() -> None:
-    crash = read(
+    crash = read_crash(
         b"Fatal Python error: Aborted\n\nCurrent thread 0x0071 (most recent call first):\n  <no Python frame>\n"
     )
 
@@ -109,14 +109,14 @@ def test_where_no_thread_has_frames_there_are_none() -> None:
 )
 @pytest.mark.parametrize("dump", [ABORTED, ""])
 def test_the_words_of_every_runtime_are_known_with_pythons_stacks_and_without(words: str, dump: str) -> None:
-    crash = read(f"{EPOCHS}{words}\n{dump}".encode())
+    crash = read_crash(f"{EPOCHS}{words}\n{dump}".encode())
 
     assert crash is not None
     assert crash.words == tuple(words.splitlines())
 
 
 def test_pythons_own_fatal_error_is_told() -> None:
-    crash = read(ABORTED.replace("Aborted", "none_dealloc: deallocating None").encode())
+    crash = read_crash(ABORTED.replace("Aborted", "none_dealloc: deallocating None").encode())
 
     assert crash is not None
     assert crash.words == ("Fatal Python error: none_dealloc: deallocating None",)
@@ -126,21 +126,21 @@ def test_of_the_assertions_of_a_whole_block_of_threads_one_is_told() -> None:
     said = "".join(DEVICE.format(n=n) for n in range(200))
     what = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: device-side assert\n"
 
-    crash = read((EPOCHS + said + what + ABORTED).encode())
+    crash = read_crash((EPOCHS + said + what + ABORTED).encode())
 
     assert crash is not None
     assert crash.words == (DEVICE.format(n=0).strip(), *what.splitlines())
-    assert assertion((EPOCHS + said).encode()) == DEVICE.format(n=0).strip()
-    assert assertion(EPOCHS.encode()) == ""
+    assert find_assertion((EPOCHS + said).encode()) == DEVICE.format(n=0).strip()
+    assert find_assertion(EPOCHS.encode()) == ""
 
 
 @pytest.mark.parametrize("said", ["", EPOCHS, "loss: 3\nwhat(): is no word by itself\n", GLOO + EPOCHS])
 def test_what_is_no_crash_or_lies_long_before_the_end_tells_of_none(said: str) -> None:
-    assert read(said.encode()) is None
+    assert read_crash(said.encode()) is None
 
 
 def test_long_lines_are_cut_and_any_bytes_borne() -> None:
-    crash = read(b"terminate called \xff" + b"x" * 100_000 + b"\n" + ABORTED.encode())
+    crash = read_crash(b"terminate called \xff" + b"x" * 100_000 + b"\n" + ABORTED.encode())
 
     assert crash is not None
     assert len(crash.words[0]) <= 400

@@ -11,12 +11,12 @@ from toolkit.train.verdict import early
 OTHERS = Outcome(
     status="failed",
     exit_code=143,
-    host="algo-1",
+    cause_host="algo-1",
     cause=Cause(
         process="rank 0",
         pid=70,
         rank=0,
-        ended="killed by SIGTERM (signal 15)",
+        process_end="killed by SIGTERM (signal 15)",
         traceback="Traceback",
         fingerprint="x",
         identical_failures=2,
@@ -32,7 +32,7 @@ def others(**changes: bool) -> Outcome:
 
 def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, signalled: bool = False) -> Outcome:
     """Return *outcome* with the end of rank 1, with 0, beside that of rank 0."""
-    end = msgspec.structs.replace(process("rank 1", at_s, 0, signalled=signalled), left=left)
+    end = msgspec.structs.replace(process("rank 1", at_s, 0, signalled=signalled), without_mpi_finalize=left)
     exits: tuple[Exit, ...] = (process("rank 0", 7, TERM, signalled=True), end)
     return msgspec.structs.replace(outcome, exits=exits)
 
@@ -42,18 +42,18 @@ def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, signal
     [
         (True, {}, 1),
         (True, {"primary": True}, 1),
-        (True, {"lost": True}, 1),
-        (False, {"lost": True}, 143),
+        (True, {"peer_lost": True}, 1),
+        (False, {"peer_lost": True}, 143),
     ],
     ids=["mpich ended the others", "the others' end has its own code", "the others lost it, too", "the others lost it"],
 )
 def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, bool], code: int) -> None:
     """Where MPI ends the others by itself, its code (SIGTERM's, 255) is nobody's: the job ends with 1."""
-    outcome = early.blamed(with_rank_1(others(**changes), left=left))
+    outcome = early.blame_early_exit(with_rank_1(others(**changes), left=left))
 
-    assert outcome.cause.text == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
+    assert outcome.cause.message == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.rank, outcome.cause.pid) == (code, "rank 1", 1, 71)
-    assert (outcome.cause.ended, outcome.cause.advice, outcome.cause.traceback) == (
+    assert (outcome.cause.process_end, outcome.cause.advice, outcome.cause.traceback) == (
         "ended with code 0",
         WAIT_FOR_ALL,
         "",
@@ -69,9 +69,9 @@ def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, boo
     "outcome",
     [
         with_rank_1(OTHERS),
-        with_rank_1(others(lost=True, primary=True)),
-        with_rank_1(others(lost=True), at_s=9),
-        with_rank_1(others(lost=True), signalled=True),
+        with_rank_1(others(peer_lost=True, primary=True)),
+        with_rank_1(others(peer_lost=True), at_s=9),
+        with_rank_1(others(peer_lost=True), signalled=True),
         with_rank_1(OTHERS, at_s=9, left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="succeeded", exit_code=0), left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="stopped"), left=True),
@@ -82,4 +82,4 @@ def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, boo
     ],
 )
 def test_a_rank_that_ended_with_0_is_otherwise_no_cause(outcome: Outcome) -> None:
-    assert early.blamed(outcome) == outcome
+    assert early.blame_early_exit(outcome) == outcome

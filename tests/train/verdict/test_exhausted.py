@@ -6,7 +6,7 @@ import pytest
 from tests.train.launchers.jobs import job_of
 from tests.train.verdict.test_judge import TERM, process, seen
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import PhaseEnd
 from toolkit.settings import Settings
 from toolkit.status_pages.pages import Raised, Thrown
 from toolkit.train.verdict.judge import judge
@@ -28,7 +28,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAIL
 """
 
 
-def torchrun_said(stderr: str, **changes: object) -> Ended:
+def torchrun_said(stderr: str, **changes: object) -> PhaseEnd:
     ended = seen(process("torchrun", 2, 1), process("rank 0", 2.1, TERM, signalled=True), torchrun=stderr)
     return msgspec.structs.replace(ended, main="torchrun", open_files=(40, 4096), **changes)
 
@@ -65,7 +65,7 @@ def test_the_limit_that_a_launcher_names_is_the_cause(said: str, cause: str) -> 
 
     assert (outcome.status, outcome.exit_code) == ("failed", 75)
     assert (outcome.cause.kind, outcome.cause.blame, outcome.cause.primary) == ("PlatformError", "platform", True)
-    assert outcome.cause.text.startswith(cause)
+    assert outcome.cause.message.startswith(cause)
     assert outcome.cause.process == "torchrun"
 
 
@@ -93,7 +93,7 @@ def test_what_the_rank_hook_recorded_of_the_launcher_counts_though_nothing_was_p
         text="",
         behind=(Thrown(kind="OSError", message="[Errno 24] Too many open files"),),
     )
-    outcome = judge(job(), torchrun_said("", raised={"torchrun": wrapped}))
+    outcome = judge(job(), torchrun_said("", exceptions={"torchrun": wrapped}))
 
     assert outcome.exit_code == 75
 

@@ -11,11 +11,11 @@ from tests.train.launchers.jobs import job_of
 from tests.train.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, InternalError, PlatformError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Memory, PhaseFailure
+from toolkit.job.outcome import DetectedHang, Exit, MemoryUse, PhaseEnd, PhaseFailure
 from toolkit.settings import Settings
 from toolkit.status_pages.pages import Raised, Thrown
 from toolkit.train import outcomes
-from toolkit.train.verdict.cause import how as how_it_ended
+from toolkit.train.verdict.cause import describe_end
 from toolkit.train.verdict.judge import judge
 
 TERM, INT, KILL, SEGV, ABRT = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT
@@ -51,12 +51,12 @@ def seen(
     phase: str = "train",
     failure: PhaseFailure = SCRIPT_FAILED,
     **said: str,
-) -> Ended:
+) -> PhaseEnd:
     """Return what the loop saw; *stop* is (signal, at second), *each*: it was sent to each process; *said* is stderr
     by process ("rank_1", "script")."""
-    return Ended(
-        phase=phase,
-        failure=failure,
+    return PhaseEnd(
+        name=phase,
+        failure_kind=failure,
         command=("python", "train.py"),
         exits=exits,
         main=exits[-1].process if exits else "script",
@@ -72,7 +72,7 @@ def seen(
 
 SAGEMAKER = job_of()
 ELSEWHERE = job_of(stopped_is_success=False)
-STATUSES: list[tuple[str, Job, Ended, str, int]] = [
+STATUSES: list[tuple[str, Job, PhaseEnd, str, int]] = [
     ("the script ends with 0", SAGEMAKER, seen(process("script", 5, 0)), "succeeded", 0),
     ("every rank ends with 0", SAGEMAKER, seen(process("rank 0", 5, 0), process("torchrun", 6, 0)), "succeeded", 0),
     ("the script ends with n", SAGEMAKER, seen(process("script", 5, 42)), "failed", 42),
@@ -198,7 +198,7 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
 
 
 @pytest.mark.parametrize(("job", "ended", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in STATUSES])
-def test_the_status_and_exit_code_of_every_end(job: Job, ended: Ended, status: str, code: int) -> None:
+def test_the_status_and_exit_code_of_every_end(job: Job, ended: PhaseEnd, status: str, code: int) -> None:
     outcome = judge(job, ended)
 
     assert (outcome.status, outcome.exit_code) == (status, code)
@@ -244,8 +244,8 @@ def test_our_own_signal_is_never_the_cause_though_nothing_else_explains_the_end(
     silent, said = judge(SAGEMAKER, seen(*dead)), judge(SAGEMAKER, seen(*dead, mpirun="ORTE has lost a daemon\n"))
 
     assert (silent.status, silent.exit_code, silent.cause.process) == ("failed", 1, "mpirun")
-    assert silent.cause.text == "mpirun had its ranks ended; it gave no reason"
-    assert said.cause.text == "mpirun had its ranks ended; it last said: ORTE has lost a daemon"
+    assert silent.cause.message == "mpirun had its ranks ended; it gave no reason"
+    assert said.cause.message == "mpirun had its ranks ended; it last said: ORTE has lost a daemon"
     assert not silent.cause.primary
 
 
@@ -335,13 +335,13 @@ LEFT = "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
     ],
 )
 def test_a_rank_that_ended_with_0_is_the_cause_where_the_others_only_lost_it(
-    ended: Ended, code: int, text: str
+    ended: PhaseEnd, code: int, text: str
 ) -> None:
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.exit_code, outcome.cause.text) == (code, text)
+    assert (outcome.exit_code, outcome.cause.message) == (code, text)
     if text == LEFT:
-        assert (outcome.cause.rank, outcome.cause.pid, outcome.cause.ended, outcome.cause.primary) == (
+        assert (outcome.cause.rank, outcome.cause.pid, outcome.cause.process_end, outcome.cause.primary) == (
             1,
             71,
             "ended with code 0",
@@ -361,8 +361,8 @@ def test_of_several_hosts_only_all_together_know_who_left_first() -> None:
         judge(job_of(hosts=("algo-1", "algo-2"), settings=Settings(link=link)), ended) for link in ("on", "off")
     )
 
-    assert (linked.cause.rank, linked.cause.lost, linked.cause.primary) == (0, True, False)
-    assert apart.cause.text == LEFT
+    assert (linked.cause.rank, linked.cause.peer_lost, linked.cause.primary) == (0, True, False)
+    assert apart.cause.message == LEFT
 
 
 # Who is the cause.
@@ -382,10 +382,10 @@ def test_the_first_failing_rank_by_time_is_the_cause() -> None:
     outcome = judge(SAGEMAKER, ended)
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.pid) == (3, "rank 3", 73)
-    assert (outcome.cause.rank, outcome.cause.local_rank, outcome.cause.ended) == (3, 3, "ended with code 3")
-    assert outcome.cause.text == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
+    assert (outcome.cause.rank, outcome.cause.local_rank, outcome.cause.process_end) == (3, 3, "ended with code 3")
+    assert outcome.cause.message == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
     assert outcome.cause.traceback == PLAIN.strip()
-    assert (outcome.cause.kind, outcome.cause.blame, outcome.host) == (SCRIPT_FAILED, "user", "algo-1")
+    assert (outcome.cause.kind, outcome.cause.blame, outcome.cause_host) == (SCRIPT_FAILED, "user", "algo-1")
 
 
 def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
@@ -418,13 +418,13 @@ def test_ends_without_a_traceback_are_not_folded() -> None:
 @pytest.mark.parametrize("how", [TERM, KILL, 1, 0])
 def test_a_script_that_was_ended_after_the_leaders_had_ended_well_succeeded(how: int | signal.Signals) -> None:
     """A worker of TensorFlow's serves for ever."""
-    ended = msgspec.structs.replace(seen(process("script", 5, how, signalled=how != 0)), over=True)
+    ended = msgspec.structs.replace(seen(process("script", 5, how, signalled=how != 0)), job_finished=True)
 
     assert (judge(SAGEMAKER, ended).status, judge(SAGEMAKER, ended).exit_code) == ("succeeded", 0)
 
 
 def test_a_script_that_fails_by_itself_after_the_leaders_end_has_failed() -> None:
-    ended = msgspec.structs.replace(seen(process("script", 5, 3)), over=True)
+    ended = msgspec.structs.replace(seen(process("script", 5, 3)), job_finished=True)
 
     assert judge(SAGEMAKER, ended).exit_code == 3
 
@@ -448,7 +448,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() ->
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.cause.rank, outcome.cause.text.split(":")[0], outcome.cause.primary) == (1, "ValueError", True)
+    assert (outcome.cause.rank, outcome.cause.message.split(":")[0], outcome.cause.primary) == (1, "ValueError", True)
 
 
 @pytest.mark.parametrize(
@@ -491,17 +491,19 @@ def test_a_rank_that_hides_the_loss_of_its_peer_is_not_the_cause(
         text=text if shown else PLAIN,
         behind=() if shown else (Thrown(kind=kind, message=message),),
     )
-    ended = msgspec.structs.replace(seen(process("rank 0", 5, 1), process("rank 1", 6, KILL)), raised={"rank 0": noted})
+    ended = msgspec.structs.replace(
+        seen(process("rank 0", 5, 1), process("rank 1", 6, KILL)), exceptions={"rank 0": noted}
+    )
 
     outcome = judge(SAGEMAKER, ended)
     alone = judge(SAGEMAKER, msgspec.structs.replace(ended, exits=ended.exits[:1]))
 
     assert outcome.cause.rank == (1 if echo else 0)
-    assert (alone.cause.process, alone.cause.primary, alone.cause.lost) == ("rank 0", not echo, lost)
+    assert (alone.cause.process, alone.cause.primary, alone.cause.peer_lost) == ("rank 0", not echo, lost)
 
 
 def test_a_hang_began_before_it_was_seen_though_no_process_has_ended_yet() -> None:
-    ended = msgspec.structs.replace(seen(), hung=Hung(idle_s=4.0, seen_ns=int(100e9)))
+    ended = msgspec.structs.replace(seen(), hang=DetectedHang(idle_s=4.0, seen_ns=int(100e9)))
 
     assert judge(SAGEMAKER, ended).cause.failed_ns == int(96e9)
 
@@ -525,8 +527,8 @@ def test_a_host_that_mpirun_gave_no_rank_is_no_success(main: str) -> None:
     got = judge(two, idle)
 
     assert (got.status, got.exit_code, got.cause.primary) == ("failed", 78, False)
-    assert got.cause.text.startswith("mpirun started no rank on host algo-1")
-    assert judge(two, msgspec.structs.replace(idle, over=True)).exit_code == 78
+    assert got.cause.message.startswith("mpirun started no rank on host algo-1")
+    assert judge(two, msgspec.structs.replace(idle, job_finished=True)).exit_code == 78
     assert judge(two, busy).status == judge(alone, idle).status == "succeeded"
     assert judge(two, msgspec.structs.replace(idle, peer_failed=True)).exit_code == 75
     unseen = job_of("mpi", hosts=("algo-1", "algo-2"), settings=Settings(rank_shim="off"))
@@ -554,8 +556,8 @@ def test_a_script_alone_has_no_rank_however_many_gpus_there_are() -> None:
 # What it says.
 
 
-def cause(ended: Ended, job: Job = SAGEMAKER) -> str:
-    return judge(job, ended).cause.text
+def cause(ended: PhaseEnd, job: Job = SAGEMAKER) -> str:
+    return judge(job, ended).cause.message
 
 
 def lines(count: int) -> str:
@@ -589,9 +591,9 @@ def test_an_error_of_argparse_is_named_without_its_usage() -> None:
 
 
 def test_what_only_stdout_says_is_the_cause_if_stderr_is_silent() -> None:
-    ended = Ended(
-        phase="train",
-        failure=SCRIPT_FAILED,
+    ended = PhaseEnd(
+        name="train",
+        failure_kind=SCRIPT_FAILED,
         command=(),
         exits=(process("script", 5, 3),),
         main="script",
@@ -613,8 +615,8 @@ def test_a_traceback_right_before_the_end_is_the_cause(code: int) -> None:
 def test_a_handled_traceback_long_before_a_chosen_code_is_not_the_cause() -> None:
     outcome = judge(SAGEMAKER, seen(process("script", 5, 3), script=OTHER + "\n" + lines(60) + "quota exceeded\n"))
 
-    assert outcome.cause.text.endswith("quota exceeded")
-    assert "flash_attn" not in outcome.cause.text + outcome.cause.traceback
+    assert outcome.cause.message.endswith("quota exceeded")
+    assert "flash_attn" not in outcome.cause.message + outcome.cause.traceback
 
 
 def test_a_traceback_before_a_trackers_summary_is_the_cause_and_the_last_line_is_quoted() -> None:
@@ -652,16 +654,16 @@ GIB = 1 << 30
     ("memory", "said", "unsaid"),
     [
         (None, "whether memory had run out is not counted here", "by the kernel"),
-        (Memory(oom_kills=None, peak_bytes=None, limit_bytes=GIB), "is not counted here", "by the kernel"),
-        (Memory(oom_kills=0, peak_bytes=GIB, limit_bytes=2 * GIB), "not for want of memory", "by the kernel, out"),
+        (MemoryUse(oom_kills=None, peak_bytes=None, limit_bytes=GIB), "is not counted here", "by the kernel"),
+        (MemoryUse(oom_kills=0, peak_bytes=GIB, limit_bytes=2 * GIB), "not for want of memory", "by the kernel, out"),
         (
-            Memory(oom_kills=1, peak_bytes=2 * GIB - (1 << 24), limit_bytes=2 * GIB),
+            MemoryUse(oom_kills=1, peak_bytes=2 * GIB - (1 << 24), limit_bytes=2 * GIB),
             "by the kernel, out of memory (limit 2.00 GiB, peak 1.98 GiB, 1 kill counted)",
             "not by the toolkit",
         ),
     ],
 )
-def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: str, unsaid: str) -> None:
+def test_out_of_memory_is_proved_and_never_guessed(memory: MemoryUse | None, said: str, unsaid: str) -> None:
     found = cause(msgspec.structs.replace(seen(process("rank 1", 5, KILL)), memory=memory))
 
     assert said in found
@@ -684,7 +686,7 @@ def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: 
 def test_who_was_ended_by_somebody_outside(
     how: int | signal.Signals, oom_kills: int | None, signalled: bool, expected: bool
 ) -> None:
-    memory = Memory(oom_kills=oom_kills, peak_bytes=None, limit_bytes=GIB)
+    memory = MemoryUse(oom_kills=oom_kills, peak_bytes=None, limit_bytes=GIB)
 
     outcome = judge(
         SAGEMAKER, msgspec.structs.replace(seen(process("rank 1", 5, how, signalled=signalled)), memory=memory)
@@ -695,7 +697,7 @@ def test_who_was_ended_by_somebody_outside(
 
 def test_our_own_kill_is_no_memory_matter() -> None:
     killed = seen(process("rank 0", 5, KILL, signalled=True))
-    found = cause(msgspec.structs.replace(killed, memory=Memory(oom_kills=1, peak_bytes=1, limit_bytes=1)))
+    found = cause(msgspec.structs.replace(killed, memory=MemoryUse(oom_kills=1, peak_bytes=1, limit_bytes=1)))
 
     assert "out of memory" not in found
 
@@ -703,7 +705,7 @@ def test_our_own_kill_is_no_memory_matter() -> None:
 def test_an_abort_after_a_traceback_tells_both() -> None:
     outcome = judge(SAGEMAKER, seen(process("script", 5, ABRT), script=PLAIN + "terminate called recursively\n"))
 
-    assert outcome.cause.text.startswith(
+    assert outcome.cause.message.startswith(
         "script was killed by SIGABRT (signal 6); its last traceback: ValueError: no such"
     )
     assert outcome.cause.traceback.startswith("Traceback")
@@ -718,7 +720,7 @@ def test_pips_last_error_is_the_cause_of_a_failed_install() -> None:
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.cause.kind, outcome.cause.text) == (
+    assert (outcome.cause.kind, outcome.cause.message) == (
         "InstallRequirementsError",
         "No matching distribution found for nosuch",
     )
@@ -742,7 +744,7 @@ def test_other_ends_of_pip_are_told_too(said: str, text: str) -> None:
 def test_needs_that_were_not_met_are_all_named() -> None:
     outcome = judge(SAGEMAKER, seen(missing=("host algo-2 to resolve", "host algo-1 to listen on algo-1:7777")))
 
-    assert outcome.cause.text == (
+    assert outcome.cause.message == (
         "waited in vain for host algo-2 to resolve; for host algo-1 to listen on algo-1:7777 (TOOLKIT_JOIN_S=900)"
     )
     assert (outcome.cause.blame, outcome.cause.kind) == ("platform", "PlatformError")
@@ -771,14 +773,14 @@ def test_needs_that_were_not_met_are_all_named() -> None:
         ),
     ],
 )
-def test_a_stop_says_how_it_went(ended: Ended, text: str) -> None:
+def test_a_stop_says_how_it_went(ended: PhaseEnd, text: str) -> None:
     assert cause(ended) == text
 
 
 def test_lines_passed_on_in_pieces_are_noted() -> None:
-    ended = Ended(
-        phase="train",
-        failure=SCRIPT_FAILED,
+    ended = PhaseEnd(
+        name="train",
+        failure_kind=SCRIPT_FAILED,
         command=(),
         exits=(process("script", 5, 0),),
         main="script",
@@ -795,4 +797,4 @@ def test_lines_passed_on_in_pieces_are_noted() -> None:
 def test_an_unknown_signal_is_named_by_its_number() -> None:
     end = Exit(process="script", pid=1, started_ns=1, ended_ns=2, signal=63)
 
-    assert how_it_ended(end) == "killed by signal 63"
+    assert describe_end(end) == "killed by signal 63"

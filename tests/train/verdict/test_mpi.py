@@ -8,9 +8,9 @@ import pytest
 from tests.train.launchers.jobs import job_of
 from tests.train.verdict.test_judge import process, seen
 from tests.train.verdict.test_traceback import PLAIN
-from toolkit.job.outcome import Ended, Exit, Outcome
+from toolkit.job.outcome import Exit, Outcome, PhaseEnd
 from toolkit.train.verdict.judge import judge
-from toolkit.train.verdict.mpi import of_another_host
+from toolkit.train.verdict.mpi import find_abort_elsewhere
 
 TERM, KILL, SEGV = signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV
 MPICH = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"  # 5.0.2
@@ -73,7 +73,7 @@ LEFT = "rank 1 ended with 0 and without MPI_Finalize, while the others worked"
 
 def ends(*exits: Exit, main: str = "mpirun", first: bool = True, peer_failed: bool = False, **said: str) -> Outcome:
     """Return the verdict on ranks that their launcher had ended *first*."""
-    ended: Ended = seen(*exits, peer_failed=peer_failed, **said)  # type: ignore[arg-type]
+    ended: PhaseEnd = seen(*exits, peer_failed=peer_failed, **said)  # type: ignore[arg-type]
     return judge(job_of("mpi"), msgspec.structs.replace(ended, main=main, launcher_first=first))
 
 
@@ -86,13 +86,18 @@ def test_a_rank_that_says_itself_that_it_aborts_is_the_cause_though_its_launcher
     by_us = ends(OTHER_ENDED, process("rank 1", 6, TERM, signalled=True), process("mpirun", 5, 7), rank_1=MPICH)
     crashed = ends(process("rank 1", 5, SEGV), OTHER_ENDED, process("mpirun", 6, 6), rank_1=MPICH_HANDLER)
 
-    assert (by_us.exit_code, by_us.cause.rank, by_us.cause.pid, by_us.cause.ended) == (7, 1, 71, "ended with code 7")
-    assert by_us.cause.text == MPICH.strip()
+    assert (by_us.exit_code, by_us.cause.rank, by_us.cause.pid, by_us.cause.process_end) == (
+        7,
+        1,
+        71,
+        "ended with code 7",
+    )
+    assert by_us.cause.message == MPICH.strip()
     assert (crashed.exit_code, crashed.cause.rank, crashed.cause.primary) == (6, 1, True)
-    assert crashed.cause.text.startswith(
+    assert crashed.cause.message.startswith(
         "Abort(269142278) on node 1 (rank 1 in comm 0): Fatal error in internal_Send_c"
     )
-    assert "has value 99 but must be nonnegative and less than 2" in crashed.cause.text
+    assert "has value 99 but must be nonnegative and less than 2" in crashed.cause.message
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -102,7 +107,7 @@ def test_on_a_follower_the_rank_is_the_cause_too(heard: bool) -> None:
         process("rank 1", 6, TERM, signalled=True), main="mpi daemon", first=not heard, peer_failed=heard, rank_1=MPICH
     )
 
-    assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", MPICH.strip())
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.message) == (7, "rank 1", MPICH.strip())
 
 
 @pytest.mark.parametrize(
@@ -113,8 +118,8 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
     silent = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said)
     spoke = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said, rank_1="bad shard\n")
 
-    assert (silent.exit_code, silent.cause.rank, silent.cause.text) == (7, 1, text)
-    assert spoke.cause.text == f"{text}\nit last said: bad shard"
+    assert (silent.exit_code, silent.cause.rank, silent.cause.message) == (7, 1, text)
+    assert spoke.cause.message == f"{text}\nit last said: bad shard"
 
 
 @pytest.mark.parametrize(
@@ -130,22 +135,22 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
 def test_without_the_rank_shim_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
     outcome = ends(process("mpirun", 7, 7), first=False, mpirun=said)
 
-    assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", text)
-    assert (outcome.cause.pid, outcome.cause.ended) == (None, "mpirun ended with code 7")
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.message) == (7, "rank 1", text)
+    assert (outcome.cause.pid, outcome.cause.process_end) == (None, "mpirun ended with code 7")
 
 
 def test_a_traceback_and_an_exit_code_of_its_own_go_before_mpi_s_words() -> None:
     """`python -m mpi4py` calls MPI_Abort for both."""
     raised = ends(process("rank 1", 5, 1), OTHER_ENDED, MPIRUN_KILLED, rank_1=PLAIN + MPICH, mpirun=OPEN_MPI_4)
-    left = msgspec.structs.replace(process("rank 1", 5, 3), raised_ns=4)
+    left = msgspec.structs.replace(process("rank 1", 5, 3), exception_raised_ns=4)
     chosen = ends(left, OTHER_ENDED, MPIRUN_KILLED, rank_1="cannot go on\n", mpirun=OPEN_MPI_4)
 
-    assert raised.cause.text.startswith("ValueError: no such shard: 7")
-    assert (chosen.exit_code, chosen.cause.text) == (3, "cannot go on")
+    assert raised.cause.message.startswith("ValueError: no such shard: 7")
+    assert (chosen.exit_code, chosen.cause.message) == (3, "cannot go on")
 
 
 def test_another_rank_s_abort_is_not_this_one_s() -> None:
-    assert "MPI_ABORT" not in ends(process("rank 0", 5, 3), MPIRUN_KILLED, first=False, mpirun=OPEN_MPI_4).cause.text
+    assert "MPI_ABORT" not in ends(process("rank 0", 5, 3), MPIRUN_KILLED, first=False, mpirun=OPEN_MPI_4).cause.message
 
 
 def test_a_rank_that_aborts_because_its_peer_is_gone_only_lost_it() -> None:
@@ -153,7 +158,7 @@ def test_a_rank_that_aborts_because_its_peer_is_gone_only_lost_it() -> None:
     alone = ends(process("rank 1", 4, 0), process("rank 0", 5, 15), MPIRUN_KILLED, first=False, rank_0=MPICH_LOST)
 
     assert (outcome.cause.rank, outcome.exit_code) == (1, 137)
-    assert alone.cause.text == "rank 1 of host algo-1 ended with 0, 1.0 s earlier; the others lost it"
+    assert alone.cause.message == "rank 1 of host algo-1 ended with 0, 1.0 s earlier; the others lost it"
 
 
 def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() -> None:
@@ -178,6 +183,6 @@ def test_what_mpirun_says_of_a_rank_of_another_host_is_found(
 ) -> None:
     ended = msgspec.structs.replace(seen(*exits, mpirun=OPEN_MPI_4, torchrun=OPEN_MPI_4), main=main)
 
-    abort = of_another_host(ended)
+    abort = find_abort_elsewhere(ended)
 
     assert (abort.rank if abort is not None else None) == rank

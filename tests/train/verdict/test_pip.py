@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.train.verdict.pip import cause
+from toolkit.train.verdict.pip import read_reason
 
 BUILD = """\
   error: subprocess-exited-with-error
@@ -85,13 +85,13 @@ BUILD = """\
     ],
 )
 def test_the_reason_is_the_last_that_says_something(said: str, reason: str) -> None:
-    assert cause(said.encode()) == reason
+    assert read_reason(said.encode()) == reason
 
 
 @pytest.mark.parametrize("end", range(0, len(BUILD.encode()), 7))
 def test_a_tail_cut_anywhere_is_no_fault(end: int) -> None:
-    cause(BUILD.encode()[end:])
-    cause(BUILD.encode()[:end])
+    read_reason(BUILD.encode()[end:])
+    read_reason(BUILD.encode()[:end])
 
 
 GIT = """\
@@ -163,8 +163,8 @@ def test_the_reason_of_a_package_that_git_cannot_fetch_is_what_git_said(
 
     error = f"git {command} of git+https://h/x.git@v9 failed" + (f": {reason}" if reason else "")
 
-    assert cause(text.encode(), told) == error
-    assert cause(told + text.encode()) == error
+    assert read_reason(text.encode(), told) == error
+    assert read_reason(told + text.encode()) == error
 
 
 CONFLICT = "ERROR: Cannot install a and b because these package versions have conflicting dependencies."
@@ -186,8 +186,8 @@ def test_a_conflict_names_the_packages_that_contradict_each_other() -> None:
         " a 1.0 depends on c==1.0; b 1.0 depends on c==2.0"
     )
 
-    assert cause(f"{CONFLICT}\n{last}".encode(), CONFLICT_TOLD.encode()) == reason
-    assert cause(f"{CONFLICT}\n{CONFLICT_TOLD}{last}".encode()) == reason
+    assert read_reason(f"{CONFLICT}\n{last}".encode(), CONFLICT_TOLD.encode()) == reason
+    assert read_reason(f"{CONFLICT}\n{CONFLICT_TOLD}{last}".encode()) == reason
 
 
 def test_a_hash_that_differs_names_its_package() -> None:
@@ -201,11 +201,11 @@ def test_a_hash_that_differs_names_its_package() -> None:
         " a list of those ... tampering:\n    c==1.0 --hash=sha256:d445\n"
     )
 
-    assert cause(said.encode()) == (
+    assert read_reason(said.encode()) == (
         "a hash of requirements.txt differs from the package's: c==1.0 from https://h/c.whl (from -r requirements.txt"
         " (line 1)): Expected sha256 0000; Got d445"
     )
-    assert cause(missing.encode()) == (
+    assert read_reason(missing.encode()) == (
         "Hashes are required in --require-hashes mode, but they are missing from some requirements: c==1.0"
         " --hash=sha256:d445"
     )
@@ -222,10 +222,10 @@ def test_a_backend_that_is_missing_and_a_project_that_setuptools_refuses_say_why
         "error: Multiple top-level packages discovered in a flat-layout: ['a', 'b'].\n\n      See the docs.\n",
     )
 
-    assert cause(backend.encode()).endswith(
+    assert read_reason(backend.encode()).endswith(
         "; Cannot import build backend 'setuptools.build_meta': ModuleNotFoundError: No module named 'setuptools'"
     )
-    assert cause(f"{flat}ERROR: Failed to build 'flat'\n".encode()).endswith(
+    assert read_reason(f"{flat}ERROR: Failed to build 'flat'\n".encode()).endswith(
         "the build said last: error: Multiple top-level packages discovered in a flat-layout: ['a', 'b']."
     )
 
@@ -233,7 +233,7 @@ def test_a_backend_that_is_missing_and_a_project_that_setuptools_refuses_say_why
 def test_uv_says_why_it_cannot_reach_the_index() -> None:
     said = "error: Failed to fetch: https://h/simple/a/\n  cause: client error (Connect)\n  cause: refused\n\nhint: x\n"
 
-    assert cause(said.encode()) == "Failed to fetch: https://h/simple/a/: refused"
+    assert read_reason(said.encode()) == "Failed to fetch: https://h/simple/a/: refused"
 
 
 def test_uv_says_why_there_is_no_solution() -> None:
@@ -242,7 +242,7 @@ def test_uv_says_why_there_is_no_solution() -> None:
         "      require a==99, we can conclude that your requirements are unsatisfiable.\n"
     )
 
-    assert cause(said.encode()) == (
+    assert read_reason(said.encode()) == (
         "No solution found when resolving dependencies: Because there is no version of a==99 and you require a==99, we"
         " can conclude that your requirements are unsatisfiable."
     )

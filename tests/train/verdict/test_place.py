@@ -6,9 +6,9 @@ import pytest
 
 import toolkit
 from tests.train.launchers.jobs import job_of, script_of
-from toolkit.train.verdict.place import of_user, own_code, short, shown
+from toolkit.train.verdict.place import describe_place, find_user_frame, shorten_frame, user_paths_of
 
-OWN = own_code(job_of(script=script_of()))
+OWN = user_paths_of(job_of(script=script_of()))
 USERS = "/opt/ml/code/train.py:9 in main"
 TOOLKIT = str(Path(toolkit.__file__).parent)
 LIBRARIES = [
@@ -29,38 +29,42 @@ LIBRARIES = [
 
 @pytest.mark.parametrize(("frame", "name"), LIBRARIES)
 def test_a_librarys_frame_stands_beside_the_users(frame: str, name: str) -> None:
-    assert shown((frame, USERS, "<frozen runpy>:88 in _run_code"), OWN) == f"{USERS}, raised in {name}"
-    assert shown((frame, "train.py:3 in f"), OWN) == f"train.py:3 in f, raised in {name}"
+    assert describe_place((frame, USERS, "<frozen runpy>:88 in _run_code"), OWN) == f"{USERS}, raised in {name}"
+    assert describe_place((frame, "train.py:3 in f"), OWN) == f"train.py:3 in f, raised in {name}"
 
 
 def test_an_error_in_the_users_own_code_has_one_place() -> None:
-    assert shown((USERS, "/usr/lib/python3.11/threading.py:1 in run"), OWN) == USERS
+    assert describe_place((USERS, "/usr/lib/python3.11/threading.py:1 in run"), OWN) == USERS
 
 
 def test_without_a_frame_of_the_user_the_innermost_one_is_named() -> None:
-    assert shown((LIBRARIES[2][0], "<frozen runpy>:88 in _run_code"), OWN) == LIBRARIES[2][0]
-    assert shown((), OWN) == ""
+    assert describe_place((LIBRARIES[2][0], "<frozen runpy>:88 in _run_code"), OWN) == LIBRARIES[2][0]
+    assert describe_place((), OWN) == ""
 
 
 def test_code_below_the_code_folder_comes_before_a_checkout_elsewhere_which_comes_before_libraries() -> None:
     checkout = "/workspace/Megatron-LM/megatron/training.py:88 in train"
 
-    assert of_user((checkout, USERS), OWN) == USERS
-    assert of_user((LIBRARIES[3][0], checkout, "/usr/local/bin/torchrun:6 in <module>"), OWN) == checkout
-    assert of_user((LIBRARIES[3][0], "/usr/local/bin/torchrun:6 in <module>"), OWN) == ""
+    assert find_user_frame((checkout, USERS), OWN) == USERS
+    assert find_user_frame((LIBRARIES[3][0], checkout, "/usr/local/bin/torchrun:6 in <module>"), OWN) == checkout
+    assert find_user_frame((LIBRARIES[3][0], "/usr/local/bin/torchrun:6 in <module>"), OWN) == ""
 
 
 def test_a_package_that_pip_installs_from_the_code_folder_is_the_users_own() -> None:
-    own = own_code(job_of(script=script_of("trainer.main", "package")))
+    own = user_paths_of(job_of(script=script_of("trainer.main", "package")))
     frame = "/usr/lib/python3/site-packages/trainer/data.py:3 in load"
 
-    assert of_user((LIBRARIES[2][0], frame, "/usr/lib/python3/site-packages/trainers/x.py:1 in f"), own) == frame
-    assert of_user((LIBRARIES[2][0], "/usr/lib/python3/site-packages/trainer.py:3 in f"), own).endswith(":3 in f")
+    assert (
+        find_user_frame((LIBRARIES[2][0], frame, "/usr/lib/python3/site-packages/trainers/x.py:1 in f"), own) == frame
+    )
+    assert find_user_frame((LIBRARIES[2][0], "/usr/lib/python3/site-packages/trainer.py:3 in f"), own).endswith(
+        ":3 in f"
+    )
 
 
 def test_a_place_is_short_relative_to_the_code_folder() -> None:
-    assert short(USERS, OWN) == "train.py:9 in main"
-    assert short("/workspace/x.py:3 in f", OWN) == "/workspace/x.py:3 in f"
+    assert shorten_frame(USERS, OWN) == "train.py:9 in main"
+    assert shorten_frame("/workspace/x.py:3 in f", OWN) == "/workspace/x.py:3 in f"
 
 
 def test_only_one_file_tells_the_users_code_from_a_librarys_and_one_reads_errors_for_advice() -> None:

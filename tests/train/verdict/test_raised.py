@@ -2,7 +2,7 @@
 
 from toolkit.status_pages.pages import Raised
 from toolkit.train.verdict.collateral import is_collateral
-from toolkit.train.verdict.raised import exception
+from toolkit.train.verdict.raised import read_exception
 
 KIND = "tensorflow.python.framework.errors_impl.UnknownError"
 # As TensorFlow 2.21 wrote it, with fewer of its frames.
@@ -28,7 +28,7 @@ def shown(said: str) -> str:
         thread="main",
         code=1,
     )
-    found = exception(noted)
+    found = read_exception(noted)
     assert found is not None
     return found.error
 

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.train.verdict.tail import last, lines, words
+from toolkit.train.verdict.tail import last_lines, last_words, split_lines
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ from toolkit.train.verdict.tail import last, lines, words
     ],
 )
 def test_a_bar_shows_its_last_state_and_an_error_all_of_itself(line: str, shown: str) -> None:
-    assert lines(f"{line}\n".encode())[0] == shown
-    assert last(f"{line}\n".encode(), 1, 600) == shown.rstrip()
+    assert split_lines(f"{line}\n".encode())[0] == shown
+    assert last_lines(f"{line}\n".encode(), 1, 600) == shown.rstrip()
 
 
 JAVA = """Exception in thread "main" java.lang.IllegalStateException: no shard 7
@@ -80,7 +80,7 @@ def test_a_long_stack_of_another_runtime_hides_neither_its_error_nor_the_first_f
 ) -> None:
     said = printed.format(frames="\n".join([frame] * 20))
 
-    found = words(f"loading\n{said}\n".encode(), 8, 600)
+    found = last_words(f"loading\n{said}\n".encode(), 8, 600)
 
     assert found.splitlines() == ["loading", *(printed.splitlines()[at] for at in shown)]
 
@@ -88,4 +88,4 @@ def test_a_long_stack_of_another_runtime_hides_neither_its_error_nor_the_first_f
 def test_lines_that_only_look_like_frames_stay() -> None:
     text = "2 GPUs at most\n at\n [1] 3 4\n [11] 5 6\n  1: no\n  2: no\n  from a to b"
 
-    assert words(text.encode(), 8, 600) == text
+    assert last_words(text.encode(), 8, 600) == text

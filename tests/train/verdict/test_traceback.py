@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.train.verdict.traceback import Traceback, last
+from toolkit.train.verdict.traceback import Traceback, find_last
 
 PLAIN = """\
 Traceback (most recent call last):
@@ -117,7 +117,7 @@ SyntaxError: invalid syntax
 
 
 def found(text: str | bytes) -> Traceback:
-    traceback = last(text.encode() if isinstance(text, str) else text)
+    traceback = find_last(text.encode() if isinstance(text, str) else text)
     assert traceback is not None
     return traceback
 
@@ -241,7 +241,7 @@ def test_a_progress_bar_that_was_drawn_over_leaves_its_last_state() -> None:
     ],
 )
 def test_there_is_none_where_none_is_whole_or_none_ended_anything(said: str) -> None:
-    assert last(said.encode()) is None
+    assert find_last(said.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -313,4 +313,4 @@ def test_what_this_python_writes_is_read(program: str, error: str, tmp_path: Pat
 
 @given(st.binary(max_size=400), st.integers(0, len(CHAINED)), st.integers(0, len(GROUP)))
 def test_any_bytes_are_borne(junk: bytes, chained_from: int, group_to: int) -> None:
-    last(junk + CHAINED[chained_from:].encode() + junk + GROUP[:group_to].encode() + junk)
+    find_last(junk + CHAINED[chained_from:].encode() + junk + GROUP[:group_to].encode() + junk)

@@ -252,7 +252,7 @@ def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome 
     if report is not None and report.failed_host in told:
         return told[report.failed_host]
     failed = [(name, each) for name, each in told.items() if each.status == "failed"]
-    own = [each for name, each in failed if each.host == name]
+    own = [each for name, each in failed if each.cause_host == name]
     first = [each for _, each in failed if each.exit_code != TEMPORARY_FAILURE]
     stopped = [each for each in told.values() if each.status == "stopped"]
     return next(iter((*own, *first, *(each for _, each in failed), *stopped, *told.values())), None)
@@ -261,7 +261,7 @@ def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome 
 def _blamed(report: JobReport | None, outcome: Outcome | None, status: JobStatus) -> str:
     if status != "failed":
         return ""
-    return report.failed_host if report is not None else outcome.host if outcome else ""
+    return report.failed_host if report is not None else outcome.cause_host if outcome else ""
 
 
 def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float | None, float | None]:

@@ -100,9 +100,9 @@ class SimulatedHost:
             self.state = self.read_state()
         if self.state.startswith("ended") and not (self._error or self._followed):
             outcome = collect.outcomes((self.staged,)).get(self.name)
-            self._followed = outcome is not None and outcome.host not in ("", self.name)
+            self._followed = outcome is not None and outcome.cause_host not in ("", self.name)
             self._error = (
-                outcome.cause.text.strip().rpartition("\n")[2] if outcome is not None and not self._followed else ""
+                outcome.cause.message.strip().rpartition("\n")[2] if outcome is not None and not self._followed else ""
             )
 
     def progress(self, *, several: bool) -> HostProgress:

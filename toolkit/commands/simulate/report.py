@@ -32,7 +32,7 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     self_failed = [
         host for host in reported if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE
     ]
-    agreed = {outcomes[host].host for host in self_failed}
+    agreed = {outcomes[host].cause_host for host in self_failed}
     if len(agreed) == 1 and agreed <= set(failures):  # With the link, the hosts agree on the first failure.
         return agreed.pop()
     return (
@@ -45,7 +45,7 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
 def failed_host(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host that caused the failure; "" if none did, or for a hang of no single host."""
     outcome = outcomes.get(verdict.host)
-    return "" if outcome is not None and outcome.cause.kind == "Hang" and not outcome.host else verdict.host
+    return "" if outcome is not None and outcome.cause.kind == "Hang" and not outcome.cause_host else verdict.host
 
 
 def host_end(outcome: Outcome, host: str) -> str:
@@ -54,11 +54,11 @@ def host_end(outcome: Outcome, host: str) -> str:
         return ""
     if outcome.cause.kind == "Hang":
         return "hung"
-    if outcome.status == "failed" and outcome.host not in ("", host):
-        return f"{outcome.here or 'ended with it'}; host {outcome.host} was the cause"
-    if outcome.status == "failed" and outcome.cause.process and outcome.cause.ended:
-        return f"{outcome.cause.process} {outcome.cause.ended}"
-    return outcome.cause.text.partition("\n")[0]
+    if outcome.status == "failed" and outcome.cause_host not in ("", host):
+        return f"{outcome.this_host_end or 'ended with it'}; host {outcome.cause_host} was the cause"
+    if outcome.status == "failed" and outcome.cause.process and outcome.cause.process_end:
+        return f"{outcome.cause.process} {outcome.cause.process_end}"
+    return outcome.cause.message.partition("\n")[0]
 
 
 def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:

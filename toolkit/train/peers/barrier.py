@@ -82,7 +82,7 @@ class StartBarrier:
             return None
         late = [*missing, *busy] or [self._hosts[0]]
         report = in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
-        return with_cause(report, text=report.cause.text + self._of_leaders(missing))
+        return with_cause(report, message=report.cause.message + self._of_leaders(missing))
 
     def reminder(self, absent: set[str], now_s: float) -> str:
         """Return, every few seconds, a line with the hosts that the job waits for; otherwise ""."""

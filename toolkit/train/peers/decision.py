@@ -138,7 +138,7 @@ class Decider:
         restart = Restart(
             attempt=attempt.number + 1,
             host="" if worst.of_job else worst.host,
-            cause=worst.cause.text,
+            message=worst.cause.message,
             process=worst.cause.process,
             rank=worst.cause.rank,
             exit_code=worst.exit_code,

@@ -3,7 +3,7 @@
 import msgspec
 
 from toolkit.job.outcome import EarlyExit
-from toolkit.job.stuck import Stuck, culprits, described
+from toolkit.job.stuck import StuckRank, culprits, described
 from toolkit.train.peers.messages import EndReport
 from toolkit.train.peers.reports import HANG, named, vanished, with_cause, worse
 
@@ -15,7 +15,7 @@ class FailureReports:
         self.worst: EndReport | None = None
         # The first rank that ended with 0.
         self.early: EarlyExit | None = None
-        self._stuck: dict[str, tuple[Stuck, ...]] = {}
+        self._stuck: dict[str, tuple[StuckRank, ...]] = {}
         # The report of the host on which mpirun runs, if mpirun printed there why a rank of another host aborted.
         self._said: EndReport | None = None
         # By host: its failure in short. The whole report follows, unless the network loses it.
@@ -57,12 +57,12 @@ class FailureReports:
             return with_cause(report, primary=False)
         previous = self._gone
         if previous is None:
-            self._gone, self._gone_cause = report, report.cause.text
+            self._gone, self._gone_cause = report, report.cause.message
             return report
         cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
         if len(of) == len(self._gone_hosts):
             cause += ": perhaps this host, which leads, is the one that is cut off"
-        self._gone = with_cause(previous, text=cause, failed_ns=min(previous.cause.failed_ns, at_ns))
+        self._gone = with_cause(previous, message=cause, failed_ns=min(previous.cause.failed_ns, at_ns))
         if self.worst is previous:
             self.worst = self._gone  # The same report, with all hosts.
         return self._gone
@@ -70,7 +70,7 @@ class FailureReports:
     def note(self, host: str, report: EndReport) -> None:
         """Take from *report* what *host* knows besides its own failure."""
         if report.cause.kind == HANG:
-            self._stuck[host] = report.stuck
+            self._stuck[host] = report.stuck_ranks
         self.note_early(report.early)
         if report.said:
             self._said = report
@@ -87,12 +87,12 @@ class FailureReports:
         many more ranks ended with the same traceback."""
         if report.cause.kind == HANG:
             stacks = {host: self._stuck.get(host, ()) for host in hosts}
-            cause = "; ".join((report.cause.text, *described(stacks, alone=False)))
+            cause = "; ".join((report.cause.message, *described(stacks, alone=False)))
             accused = {host for host, _ in culprits(stacks)}
             # If no host or several are named, the cause belongs to the job, not to a host.
             is_one = len(accused) == 1
             host = accused.pop() if is_one else hosts[0]
-            report = msgspec.structs.replace(with_cause(report, text=cause), host=host, of_job=not is_one)
+            report = msgspec.structs.replace(with_cause(report, message=cause), host=host, of_job=not is_one)
         report = _with_abort(report, self._said)
         same = [
             twin
@@ -105,7 +105,7 @@ class FailureReports:
 
 def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
     """Return *worst*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that peer."""
-    if worst.cause.primary or not worst.cause.lost or early is None or not early.explains(worst.cause.failed_ns):
+    if worst.cause.primary or not worst.cause.peer_lost or early is None or not early.explains(worst.cause.failed_ns):
         return worst
     return EndReport(
         host=early.host,
@@ -127,14 +127,16 @@ def _with_abort(report: EndReport, abort_report: EndReport | None) -> EndReport:
         or abort_report.host == report.host
     ):
         return report
-    if report.cause.grounds == "reason" or report.cause.lost:
+    if report.cause.evidence == "error" or report.cause.peer_lost:
         return report
     cause = (
         abort_report.said
-        if report.cause.grounds == "nothing"
-        else f"{abort_report.said}\nit last said: {report.cause.text}"
+        if report.cause.evidence == "exit_code"
+        else f"{abort_report.said}\nit last said: {report.cause.message}"
     )
-    return msgspec.structs.replace(with_cause(report, text=cause), said=abort_report.said, said_of=abort_report.said_of)
+    return msgspec.structs.replace(
+        with_cause(report, message=cause), said=abort_report.said, said_of=abort_report.said_of
+    )
 
 
 def _is_of_one_end(first: EndReport, other: EndReport) -> bool:

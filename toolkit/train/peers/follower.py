@@ -391,8 +391,8 @@ class Follower:
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
-            text = lost.cause.text.replace(" vanished: ", " vanished while the job was stopping: ", 1)
-            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", text=text)
+            text = lost.cause.message.replace(" vanished: ", " vanished while the job was stopping: ", 1)
+            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", message=text)
             stopped = msgspec.structs.replace(stopped, exit_code=of_signal(self._signal), stopped=True)
             return [*self._settle(stopped), ranks_ended]
         return [*self._settle(cause), ranks_ended]

@@ -102,7 +102,7 @@ def encode(message: Message) -> bytes:
         if cause.traceback:
             cause = msgspec.structs.replace(cause, traceback=cause.traceback[len(cause.traceback) // 2 + 1 :])
         else:
-            cause = msgspec.structs.replace(cause, text=cause.text[: len(cause.text) // 2])
+            cause = msgspec.structs.replace(cause, message=cause.message[: len(cause.message) // 2])
         message = msgspec.structs.replace(message, report=msgspec.structs.replace(report, cause=cause))
         encoded = records.encode(message)
     return encoded

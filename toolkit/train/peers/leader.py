@@ -122,7 +122,7 @@ class Leader:
         report = self.verdict
         if report is None or not report.failed:
             cause = f"another train of this job is already host {host}: this one started second, or again"
-            report = with_cause(vanished(host, "", now_ns), text=cause)
+            report = with_cause(vanished(host, "", now_ns), message=cause)
         return self.welcome(now_ns), Verdict(report=report)
 
     def survivor(self, host: str, now_s: float, now_ns: int) -> list[Action]:
@@ -390,7 +390,7 @@ class Leader:
             return []
         if not attempt.unfinished.hold_up(attempt.unended, now_s):
             return []
-        cause = Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True)
+        cause = Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", peer_lost=True)
         return self._fail("", blamed(EndReport(host=self._me, exit_code=1, cause=cause), early), now_s)
 
     def _fail(self, host: str, report: EndReport, now_s: float, *, is_whole: bool = True) -> list[Action]:

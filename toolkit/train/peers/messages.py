@@ -16,7 +16,7 @@ from toolkit.job.outcome import EarlyExit
 from toolkit.job.ranges import Count, ExitCode, Name, Nanoseconds, Rank, Seconds
 from toolkit.job.rank_work import MOST_RANKS_SENT, RankWork, TraceAsked
 from toolkit.job.restart import Steps
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.records import Record
 
 Fact = Annotated[str, Meta(max_length=64)]
@@ -36,7 +36,7 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
     stopped: bool = False
     cause: Cause = Cause()
     idle_s: Seconds = 0.0
-    stuck: tuple[Stuck, ...] = ()
+    stuck_ranks: tuple[StuckRank, ...] = ()
     of_job: bool = False
     early: EarlyExit | None = None
     said: str = ""

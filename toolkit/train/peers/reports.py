@@ -14,7 +14,7 @@ LEAST_TEXT = 1024
 # Of hosts that wait for something, how many are told of.
 MOST = 3
 # What first news may hold of each text.
-FIRST_NEWS = {"text": 370, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
+FIRST_NEWS = {"message": 370, "process_end": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
 HANG = "Hang"
 
 
@@ -24,7 +24,11 @@ def vanished(host: str, how: str, at_ns: int) -> EndReport:
         host=host,
         exit_code=exit_codes.TEMPORARY_FAILURE,
         cause=Cause(
-            primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=f"host {host} vanished: {how}"
+            primary=True,
+            failed_ns=at_ns,
+            blame="platform",
+            kind="PlatformError",
+            message=f"host {host} vanished: {how}",
         ),
     )
 
@@ -57,7 +61,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     return EndReport(
         host=waiting[0] if came and waiting else missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        cause=Cause(primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=cause),
+        cause=Cause(primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", message=cause),
     )
 
 
@@ -71,7 +75,7 @@ def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
     """Return the report of a follower that has not met its leader in time."""
     report = in_vain([leader], join_s, at_ns, waits={})
     cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
-    return with_cause(report, text=cause)
+    return with_cause(report, message=cause)
 
 
 def of_what(hosts: list[str], waits: dict[str, str]) -> str:
@@ -111,7 +115,7 @@ def shared_address(me: str, first: str, other: str, addresses: frozenset[str]) -
 
 def _misconfigured(host: str, text: str, advice: str) -> EndReport:
     """Return the report of a job that its user has to correct, made by *host* or about it."""
-    cause = Cause(primary=True, blame="user", kind="ClientError", text=text, advice=advice)
+    cause = Cause(primary=True, blame="user", kind="ClientError", message=text, advice=advice)
     return EndReport(host=host, exit_code=exit_codes.MISCONFIGURED, cause=cause)
 
 
@@ -131,11 +135,11 @@ def news(report: EndReport) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
     cause = report.cause
     if not cause.process:
-        return f"host {report.host} failed: {cause.text.splitlines()[0] if cause.text else cause.ended}"
+        return f"host {report.host} failed: {cause.message.splitlines()[0] if cause.message else cause.process_end}"
     who = f"{cause.process} of host {report.host}"
-    if cause.lost:
+    if cause.peer_lost:
         return f"{who} {'ended while others trained' if cause.is_early_exit else 'lost another rank of the job'}"
-    return f"{who} failed: {cause.ended}" if cause.ended else f"{who} failed"
+    return f"{who} failed: {cause.process_end}" if cause.process_end else f"{who} failed"
 
 
 def event_of(report: EndReport) -> PeerFailed | Hang:
@@ -157,16 +161,16 @@ def named(hosts: list[str]) -> str:
 def light(report: EndReport) -> EndReport:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
     texts = {name: getattr(report.cause, name)[:most] for name, most in FIRST_NEWS.items()}
-    return msgspec.structs.replace(with_cause(report, traceback="", **texts), stuck=())
+    return msgspec.structs.replace(with_cause(report, traceback="", **texts), stuck_ranks=())
 
 
 def shared(report: EndReport, hosts: int) -> EndReport:
     """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
     most = max(FAN_OUT // hosts, LEAST_TEXT)
-    text, traceback = report.cause.text, report.cause.traceback
+    text, traceback = report.cause.message, report.cause.traceback
     if len(text) <= most and len(traceback) <= most:
         return report
-    return with_cause(report, text=text[:most], traceback=traceback[-most:])
+    return with_cause(report, message=text[:most], traceback=traceback[-most:])
 
 
 def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
@@ -179,7 +183,7 @@ def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
             failed_ns=now_ns - int(idle_s * 1e9),
             blame="user",
             kind=HANG,
-            text=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
+            message=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
         ),
         idle_s=idle_s,
     )
@@ -191,7 +195,7 @@ def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
     return EndReport(
         host=missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        cause=Cause(primary=True, blame="platform", kind="PlatformError", text=cause),
+        cause=Cause(primary=True, blame="platform", kind="PlatformError", message=cause),
     )
 
 
@@ -202,5 +206,5 @@ def stopped(host: str, signal: int, fate: str) -> EndReport:
         host=host,
         exit_code=exit_codes.of_signal(signal),
         stopped=True,
-        cause=Cause(kind="Stopped", text=f"host {host} {fate}"),
+        cause=Cause(kind="Stopped", message=f"host {host} {fate}"),
     )

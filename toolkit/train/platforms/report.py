@@ -13,7 +13,7 @@ import msgspec
 from toolkit import files, paths
 from toolkit.folders import as_absent, is_file, make, may_exist
 from toolkit.job.job import Folders
-from toolkit.job.outcome import Outcome, document
+from toolkit.job.outcome import Outcome
 from toolkit.job.plan import quoted
 from toolkit.log import Log
 from toolkit.masking.text import mask_arguments
@@ -56,7 +56,7 @@ def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
         log.info("Reporting training SUCCESS")
     elif outcome.status == "stopped":
         # A stop is no failure, and must not match a search for failures.
-        log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause.text}")
+        log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause.message}")
     else:
         log.error("Reporting training FAILURE")
         if not log.brief:
@@ -103,12 +103,12 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     then the cause's end; kind, exit code and the cause's beginning always stay. A plug-in's own text stays unchanged if
     it fits; a longer one keeps its end if it ends with a traceback, else its beginning.
     """
-    if outcome.text:
+    if outcome.plugin_failure_text:
         return _own(outcome, limit)
     head = f"{_cut(outcome.cause.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
     place = _cut(place_of(outcome), 300)
     extra = f'\nExtraInfo "{place}"' if place else ""
-    cause = f'ErrorMessage "{_cut(outcome.cause.text, limit - len(head) - len(extra) - 15)}"'
+    cause = f'ErrorMessage "{_cut(outcome.cause.message, limit - len(head) - len(extra) - 15)}"'
     text = f"{head}{cause}{extra}"
     room = limit - len(text) - len('\nCommand ""')
     if outcome.command and room >= 16:
@@ -123,10 +123,10 @@ def whole_text(outcome: Outcome) -> str:
 
 
 def _own(outcome: Outcome, limit: int) -> str:
-    head, _, rest = outcome.text.partition("\n")
+    head, _, rest = outcome.plugin_failure_text.partition("\n")
     room = limit - len(head) - len("\n...")
-    if len(outcome.text) <= limit or not outcome.cause.kind.endswith(" Error") or room < 0:
-        return _cut(outcome.text, limit)
+    if len(outcome.plugin_failure_text) <= limit or not outcome.cause.kind.endswith(" Error") or room < 0:
+        return _cut(outcome.plugin_failure_text, limit)
     return f"{head}\n...{rest[-room:]}"
 
 
@@ -136,11 +136,11 @@ def place_of(outcome: Outcome) -> str:
     if rank and outcome.cause.local_rank is not None:
         rank += f" (local rank {outcome.cause.local_rank})"
     parts = (
-        f"host {outcome.host}" if outcome.host else "",
+        f"host {outcome.cause_host}" if outcome.cause_host else "",
         rank or outcome.cause.process,
         f"pid {outcome.cause.pid}" if outcome.cause.pid is not None else "",
     )
-    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.cause.ended)))
+    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.cause.process_end)))
     if outcome.cause.identical_failures:
         more = outcome.cause.identical_failures
         where += f"; {more} more rank{'s' if more > 1 else ''} with the same traceback"
@@ -153,22 +153,22 @@ def _cut(text: str, room: int) -> str:
 
 def _rest(outcome: Outcome) -> str:
     """Return the part of the failure file after the failure text: the whole cause if it was cut, and the traceback."""
-    if outcome.text:
-        return "" if outcome.text == failure_text(outcome) else f"\n\n{outcome.text}"
+    if outcome.plugin_failure_text:
+        return "" if outcome.plugin_failure_text == failure_text(outcome) else f"\n\n{outcome.plugin_failure_text}"
     parts = []
-    if outcome.cause.text not in failure_text(outcome):
-        parts.append(outcome.cause.text)
-    if outcome.cause.traceback.strip() != outcome.cause.text.strip():
+    if outcome.cause.message not in failure_text(outcome):
+        parts.append(outcome.cause.message)
+    if outcome.cause.traceback.strip() != outcome.cause.message.strip():
         parts.append(outcome.cause.traceback)
-    if outcome.lost_bytes:
+    if outcome.console_lost_bytes:
         parts.append(
-            f"{outcome.lost_bytes} bytes of this host's output did not reach the console (notes in {OUTCOME})."
+            f"{outcome.console_lost_bytes} bytes of this host's output did not reach the console (notes in {OUTCOME})."
         )
     return "".join(f"\n\n{part.rstrip()}\n" for part in parts if part)
 
 
 def _story(outcome: Outcome) -> str:
-    return msgspec.json.format(encode(document(outcome)), indent=2).decode() + "\n"
+    return msgspec.json.format(encode(outcome), indent=2).decode() + "\n"
 
 
 def masked(outcome: Outcome, log: Log) -> Outcome:
@@ -184,12 +184,13 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
     return msgspec.structs.replace(
         outcome,
         cause=outcome.cause.masked(mask),
-        stuck=tuple(
-            msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function)) for each in outcome.stuck
+        stuck_ranks=tuple(
+            msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function))
+            for each in outcome.stuck_ranks
         ),
         command=tuple(map(mask, mask_arguments(outcome.command))),
         notes=tuple(map(mask, outcome.notes)),
-        restarts=tuple(msgspec.structs.replace(each, cause=mask(each.cause)) for each in outcome.restarts),
+        restarts=tuple(msgspec.structs.replace(each, message=mask(each.message)) for each in outcome.restarts),
     )
 
 

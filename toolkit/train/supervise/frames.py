@@ -7,7 +7,7 @@ itself be in a collective. A rank whose state is unclear is never named as the c
 
 import re
 
-from toolkit.job.stuck import Kind
+from toolkit.job.stuck import Activity
 from toolkit.records import Record
 
 # faulthandler's form and py-spy's. faulthandler writes "..." where it stopped, at 100 frames or threads.
@@ -20,7 +20,7 @@ LIBRARY = re.compile(
 )
 
 # By the beginning of a file's path; the longest match decides.
-WAITS: dict[str, Kind] = {
+WAITS: dict[str, Activity] = {
     "torch/distributed/": "waits",
     "torch/distributed/checkpoint/filesystem.py": "works",
     "torch/distributed/checkpoint/_fsspec_filesystem.py": "works",
@@ -95,7 +95,7 @@ def parsed(text: str) -> list[Frame]:
     return frames
 
 
-def kind(frames: list[Frame], source: str) -> Kind:
+def kind(frames: list[Frame], source: str) -> Activity:
     """Return the state of a rank with these *frames*; *source*: the text of the innermost frame's line, "" if unknown.
 
     The innermost frame that belongs to a library in the tables above decides. Frames of the standard library (locks,
@@ -117,7 +117,7 @@ def users(frames: list[Frame]) -> Frame | None:
     return next((frame for frame in frames if frame.is_users), frames[0] if frames else None)
 
 
-def _known(file: str) -> Kind | None:
+def _known(file: str) -> Activity | None:
     fits = [start for start in WAITS if f"/{start}" in file]
     return WAITS[max(fits, key=len)] if fits else None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.records import Record
 from toolkit.train.supervise import children, stacks
 from toolkit.train.supervise.activity import Progress, oddity, used_ticks
@@ -74,7 +74,7 @@ class HangWatch:
         self._collect_s = time.monotonic() + stacks.WITHIN_S
         return ""
 
-    def collected(self, now_s: float) -> tuple[str, tuple[Stuck, ...]] | None:
+    def collected(self, now_s: float) -> tuple[str, tuple[StuckRank, ...]] | None:
         """Return, once the stacks are written, a text that names their files and where each rank is; None before."""
         if self._dump is None or now_s < self._collect_s:
             return None
@@ -82,6 +82,10 @@ class HangWatch:
         return ", ".join(dump.collect()) or dump.missing, dump.stuck()
 
 
-def stopped(ranks: Mapping[str, int]) -> tuple[Stuck, ...]:
+def stopped(ranks: Mapping[str, int]) -> tuple[StuckRank, ...]:
     """Return those of *ranks* (pid by name) whose processes cannot run: "rank 1 is stopped (SIGSTOP)"."""
-    return tuple(Stuck(name=name, kind="unseen", state=state) for name, pid in ranks.items() if (state := oddity(pid)))
+    return tuple(
+        StuckRank(process=name, activity="unobserved", process_state=state)
+        for name, pid in ranks.items()
+        if (state := oddity(pid))
+    )

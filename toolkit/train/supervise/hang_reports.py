@@ -6,7 +6,7 @@ import time
 import msgspec
 
 from toolkit.job.events import Hang, HangNoticed
-from toolkit.job.outcome import Hung
+from toolkit.job.outcome import DetectedHang
 from toolkit.log import Log
 from toolkit.train.supervise.hang import HangWatch, stopped
 from toolkit.train.supervise.liveness import Liveness
@@ -65,12 +65,12 @@ class HangReports:
         if self._watch is None:
             return
         stuck_ranks = stopped(self._processes.rank_pids)
-        states = "".join(f"; {rank.name} is {rank.state}" for rank in stuck_ranks)
+        states = "".join(f"; {rank.process} is {rank.process_state}" for rank in stuck_ranks)
         stacks = f"their stacks go to {self._watch.folder}"
         self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {stacks}")
         self._liveness.note_hang(event.seconds)
         if isinstance(event, Hang) and self._watch.stops:
-            self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=stuck_ranks)
+            self._record.hung = DetectedHang(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck_ranks=stuck_ranks)
 
     def dump(self) -> bool:
         """Have the stacks of all ranks written; return False if they cannot be."""
@@ -90,5 +90,5 @@ class HangReports:
         files, stuck = written
         self._record.note(f"stacks: {files}")
         if self._record.hung is not None:
-            self._record.hung = msgspec.structs.replace(self._record.hung, stuck=stuck)
+            self._record.hung = msgspec.structs.replace(self._record.hung, stuck_ranks=stuck)
         return True

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from toolkit.job.events import Heard, Stop
-from toolkit.job.outcome import Ended, Exit, Ruled
+from toolkit.job.outcome import Exit, PhaseEnd, RuleMatch
 from toolkit.train.supervise.daemons import DaemonLink
 
 
@@ -11,7 +11,7 @@ class LogRules(Protocol):
     """The log rules: they watch the ranks' lines and may end the job."""
 
     @property
-    def ruled(self) -> Ruled | None:
+    def ruled(self) -> RuleMatch | None:
         """Why a rule ends the job; None while none does."""
 
     @property
@@ -65,8 +65,8 @@ class Link(DaemonLink, Protocol):
     def rank_done(self, process: str) -> None:
         """Report that rank *process* of this host ended with 0. All hosts, this one too, hear of the first one."""
 
-    def failing(self, so_far: Ended) -> None:
+    def failing(self, so_far: PhaseEnd) -> None:
         """Report a failure on this host."""
 
-    def answer(self, so_far: Ended) -> None:
+    def answer(self, so_far: PhaseEnd) -> None:
         """Report what had failed here when another host failed."""

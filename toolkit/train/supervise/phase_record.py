@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.job.events import RuleMatched
-from toolkit.job.outcome import Ended, Exit, Hung
+from toolkit.job.outcome import DetectedHang, Exit, PhaseEnd
 from toolkit.job.plan import Phase
 from toolkit.train.supervise.process import Process
 from toolkit.train.supervise.processes import Processes
@@ -37,7 +37,7 @@ class PhaseRecord:
         self.gone: dict[int, Process] = {}
         self.aborted: set[int] = set()
         self.forced = False
-        self.hung: Hung | None = None
+        self.hung: DetectedHang | None = None
 
     def note(self, text: str) -> None:
         """Log *text*, and keep it for the outcome."""
@@ -64,8 +64,8 @@ class PhaseRecord:
             return exit
         if exit.ok:
             left = not exit.signalled and self._machine.undisturbed and self._rank_records.unfinished(process.pid)
-            return msgspec.structs.replace(exit, left=True) if left else exit
-        if exit.raised_ns is not None and not exit.signalled:
+            return msgspec.structs.replace(exit, without_mpi_finalize=True) if left else exit
+        if exit.exception_raised_ns is not None and not exit.signalled:
             recorded_code = self._rank_records.raised_by(process.pid)[1]
             return msgspec.structs.replace(exit, code=recorded_code, signal=None) if recorded_code else exit
         if exit.signal is None:
@@ -79,29 +79,29 @@ class PhaseRecord:
         """The number of ranks that have ended with 0."""
         return sum(exit.rank is not None and exit.ok for exit in self.exits)
 
-    def so_far(self, processes: Processes) -> Ended:
+    def so_far(self, processes: Processes) -> PhaseEnd:
         """Return what was observed until now."""
         machine, streams = self._machine, processes.streams
         exits = (*self.exits, *self._rank_records.doomed(processes.living.values()))
-        return Ended(
-            phase=self._phase.name,
-            failure=self._phase.failure,
+        return PhaseEnd(
+            name=self._phase.name,
+            failure_kind=self._phase.failure,
             command=processes.command,
             exits=exits,
             main=processes.spec.name,
             tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()},
             last_on={name: last_on(*pair) for name, pair in streams.items()},
-            raised=self._rank_records.raised(exits),
-            raised_by_children=self._rank_records.raised_by_children(exits),
+            exceptions=self._rank_records.raised(exits),
+            child_exceptions=self._rank_records.raised_by_children(exits),
             stopped_by=machine.job.stop.signal if machine.job.stop is not None else None,
             stopped_at_ns=machine.job.stopped_at_ns,
             stop_rule=machine.job.stop.rule if machine.job.stop is not None else "",
             forced=self.forced,
             peer_failed=machine.job.peer_failed,
             launcher_first=machine.launcher_first,
-            over=machine.over,
-            hung=self.hung,
-            ruled=machine.cause.ruled if isinstance(machine.cause, RuleMatched) else None,
+            job_finished=machine.over,
+            hang=self.hung,
+            rule_match=machine.cause.ruled if isinstance(machine.cause, RuleMatched) else None,
             open_files=self._open_files,
             long_lines=sum(stream.lines.long_lines for pair in streams.values() for stream in pair),
             notes=tuple(self._notes),

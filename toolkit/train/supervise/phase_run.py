@@ -10,7 +10,7 @@ import time
 from collections import deque
 
 from toolkit.job import events
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import PhaseEnd
 from toolkit.job.plan import Phase
 from toolkit.train.supervise import children
 from toolkit.train.supervise.daemons import Daemons
@@ -63,7 +63,7 @@ class PhaseRun:
         self._answering = False
         self._child_ended = False
 
-    def run(self) -> Ended:
+    def run(self) -> PhaseEnd:
         """Start the phase's process and return when no process of the phase is left and all output is read.
 
         Raises:

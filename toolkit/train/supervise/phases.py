@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from toolkit.folders import as_absent, exists
-from toolkit.job.outcome import SIGNALLING_S, Ended
+from toolkit.job.outcome import SIGNALLING_S, PhaseEnd
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.train.supervise import children, limits, waiting
 from toolkit.train.supervise.phase_run import PhaseRun
 from toolkit.train.supervise.supervisor import Supervisor
 
 
-def run_phase(supervisor: Supervisor, phase: Phase) -> Ended | None:
+def run_phase(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
     """Wait for the phase's needs, run its processes to their end, and return what was observed (None: skipped).
 
     Raises:
@@ -32,7 +32,7 @@ def run_phase(supervisor: Supervisor, phase: Phase) -> Ended | None:
         raise limit from error
 
 
-def _run(supervisor: Supervisor, phase: Phase) -> Ended | None:
+def _run(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
     with _locks(phase.needs, supervisor.log.warning) as locks:
         missing = _Waiting(supervisor, locks).run(phase.needs)
         if missing and not supervisor.machine.job.ends:
@@ -48,7 +48,7 @@ def _run(supervisor: Supervisor, phase: Phase) -> Ended | None:
         return _with_late_stop(supervisor, PhaseRun(supervisor, phase).run())
 
 
-def _with_late_stop(supervisor: Supervisor, ended: Ended) -> Ended:
+def _with_late_stop(supervisor: Supervisor, ended: PhaseEnd) -> PhaseEnd:
     """Return *ended* with the stop signal that the script may have got before `train`.
 
     A platform that signals each process of a job, one after the other, may reach `train` last, after the script
@@ -65,11 +65,11 @@ def _with_late_stop(supervisor: Supervisor, ended: Ended) -> Ended:
     return msgspec.structs.replace(ended, stopped_by=supervisor.stopped_by, stopped_at_ns=at_ns, signalled_each=True)
 
 
-def _not_started(supervisor: Supervisor, phase: Phase, missing: tuple[str, ...]) -> Ended:
+def _not_started(supervisor: Supervisor, phase: Phase, missing: tuple[str, ...]) -> PhaseEnd:
     job = supervisor.machine.job
-    return Ended(
-        phase=phase.name,
-        failure=phase.failure,
+    return PhaseEnd(
+        name=phase.name,
+        failure_kind=phase.failure,
         command=phase.main.argv,
         exits=(),
         main=phase.main.name,

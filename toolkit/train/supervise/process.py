@@ -74,7 +74,7 @@ class Process:
             rank=self.rank,
             local_rank=self.local_rank,
             signalled=self.signalled_ns is not None and self.signalled_ns < failed_ns and not others,
-            raised_ns=raised_ns,
+            exception_raised_ns=raised_ns,
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit import files
 from toolkit.folders import as_absent, exists, make, status
-from toolkit.job.stuck import Stuck
+from toolkit.job.stuck import StuckRank
 from toolkit.train.supervise import children
 from toolkit.train.supervise.activity import STOPPED, oddity
 
@@ -72,11 +72,11 @@ class Dump:
             return "none (ranks were asked to write theirs; one that is stopped, or blocks signals, does not)"
         return "none (no rank has the start-up hook, and py-spy is not here)"
 
-    def stuck(self) -> tuple[Stuck, ...]:
+    def stuck(self) -> tuple[StuckRank, ...]:
         """Return where each rank is; call it after `collect`."""
         return tuple(self._stuck(pid, name) for pid, name in self._names.items())
 
-    def _stuck(self, pid: int, name: str) -> Stuck:
+    def _stuck(self, pid: int, name: str) -> StuckRank:
         # A rank may briefly wait for a disk, or for py-spy as its debugger. It is stuck only if it was in that state
         # when `train` asked for its stack, too.
         state = oddity(pid)
@@ -87,16 +87,18 @@ class Dump:
         except OSError:
             text = ""
         if not text:
-            return Stuck(name=name, state=state, kind="silent" if pid in self._asked else "unseen")
+            return StuckRank(
+                process=name, process_state=state, activity="silent" if pid in self._asked else "unobserved"
+            )
         from toolkit.train.supervise import frames  # Only a hang needs this import.
 
         stack = frames.parsed(text)
         user = frames.users(stack)
         kind = frames.kind(stack, _line(stack[0].file, stack[0].line) if stack else "")
         if user is None:
-            return Stuck(name=name, state=state, kind=kind)
+            return StuckRank(process=name, process_state=state, activity=kind)
         file, function = user.file[-MOST_PATH:], user.function[:MOST_NAME]
-        return Stuck(name=name, state=state, kind=kind, file=file, line=user.line, function=function)
+        return StuckRank(process=name, process_state=state, activity=kind, file=file, line=user.line, function=function)
 
 
 def _size(target: Path) -> int:

@@ -208,7 +208,7 @@ class StopMachine:
         exit, facts, is_main = event.exit, self._facts, isinstance(event, events.MainEnded)
         if self._is_own_failure(exit):
             self._tell_failing()
-        if exit.left and self.undisturbed:
+        if exit.without_mpi_finalize and self.undisturbed:
             self._on_unfinalized(exit)
         if self.policy.ranks_join and exit.rank is not None and exit.ok and self.undisturbed and not self._rank_done:
             self._rank_done = True

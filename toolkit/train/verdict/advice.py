@@ -153,28 +153,28 @@ _TYPE = lazy(r"(?:\w+\.)*(?P<name>[A-Za-z_]\w*)(?::\s|:?$)", re.MULTILINE)
 _NO_MODULE = lazy(r"[Nn]o module named (?P<quote>['\"]?)(?P<name>[\w.]+)(?P=quote)")
 
 
-def advice(error: str, *, caused_by: Sequence[str] = (), handled: Sequence[str] = ()) -> str:
+def find_advice(error: str, *, caused_by: Sequence[str] = (), handled: Sequence[str] = ()) -> str:
     """Return advice for *error*, what ended a process; "" for none.
 
     *caused_by*: the errors from which it was raised, the nearest first. *handled*: those that were being handled when
     it was raised. They need not be its reason, so only what lasts counts of them.
     """
-    text = next(filter(None, map(_row, (error, *caused_by))), "")
-    return text or next((text for said in handled if (text := _row(said)) in LASTING), "")
+    text = next(filter(None, map(_find_row, (error, *caused_by))), "")
+    return text or next((text for error in handled if (text := _find_row(error)) in LASTING), "")
 
 
-def _row(said: str) -> str:
-    low = said.lower()
-    rows = OF_CODE if _is_of_program(said) else ADVICE
+def _find_row(error: str) -> str:
+    low = error.lower()
+    rows = OF_CODE if _is_of_program(error) else ADVICE
     return next((text for words, text in rows if all(word in low for word in words)), "")
 
 
-def _is_of_program(said: str) -> bool:
-    kind = _TYPE.match(said)
+def _is_of_program(error: str) -> bool:
+    kind = _TYPE.match(error)
     return kind is not None and kind["name"] in OF_PROGRAMS
 
 
-def own_module(cause: str, path_of: Callable[[str], str]) -> str:
+def advise_own_module(cause: str, path_of: Callable[[str], str]) -> str:
     """Return advice for the module that is missing by *cause*, if it is the user's own; "" if it is to be installed.
 
     *path_of* returns the path of a package of the user's own code, "" if there is none of that name.

@@ -56,17 +56,17 @@ CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
-def is_collateral(said: str) -> bool:
-    """Return True if *said*, an error or the last lines of a process, reports the loss of another process."""
-    low = said.lower()
-    return _has(low, REPEATED) or (_has(low, (*LOST_RANK, *LOST_PEER)) and not _has(low, CAUSES))
+def is_collateral(error: str) -> bool:
+    """Return True if *error*, an error or the last lines of a process, reports the loss of another process."""
+    low = error.lower()
+    return _names_any(low, REPEATED) or (_names_any(low, (*LOST_RANK, *LOST_PEER)) and not _names_any(low, CAUSES))
 
 
-def lost_a_rank(said: str) -> bool:
-    """Return True if *said* reports the loss of another rank of the job, not just of any process."""
-    low = said.lower()
-    return _has(low, REPEATED) or (_has(low, LOST_RANK) and not _has(low, CAUSES))
+def reports_lost_rank(error: str) -> bool:
+    """Return True if *error* reports the loss of another rank of the job, not just of any process."""
+    low = error.lower()
+    return _names_any(low, REPEATED) or (_names_any(low, LOST_RANK) and not _names_any(low, CAUSES))
 
 
-def _has(low: str, rows: tuple[tuple[str, str], ...]) -> bool:
+def _names_any(low: str, rows: tuple[tuple[str, str], ...]) -> bool:
     return any(words in low for words, _ in rows)

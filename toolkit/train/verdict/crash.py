@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.train.verdict import place
-from toolkit.train.verdict import tail as ends
+from toolkit.train.verdict import place, tail
 
 # The last words of runtimes at the start of a line, after torch's rank tag if there is one.
 _BEFORE = r"^(?:\[rank\d+\]: ?)?"
@@ -74,55 +73,57 @@ class Crash(Record, frozen=True, kw_only=True):
     stacks: str = ""
 
 
-def read(stderr: bytes, own: Sequence[str] = ()) -> Crash | None:
-    """Return the crash at the end of *stderr*, None if there is none. *own*: place.own_code."""
-    lines = _lines(stderr)
-    fatal = next((at for at in range(len(lines) - 1, -1, -1) if _FATAL.match(lines[at])), None)
+def read_crash(stderr: bytes, user_paths: Sequence[str] = ()) -> Crash | None:
+    """Return the crash at the end of *stderr*, None if there is none. *user_paths*: place.user_paths_of."""
+    lines = _split_lines(stderr)
+    fatal = next((index for index in range(len(lines) - 1, -1, -1) if _FATAL.match(lines[index])), None)
     dumped = len(lines) if fatal is None else fatal
-    start = _first_words(lines[:dumped])
-    words = () if start is None else _shortened(lines[start:dumped])
+    start = _find_last_words(lines[:dumped])
+    words = () if start is None else _shorten_words(lines[start:dumped])
     if fatal is None:
-        return None if start is None else Crash(words=words, before=_bytes(lines[:start]))
-    why = lines[fatal].partition(": ")[2]
-    if why not in _OF_A_SIGNAL and not words:
-        words = _shortened([lines[fatal]])
-    before = lines[: dumped if start is None else start]
+        return None if start is None else Crash(words=words, before=_encode_lines(lines[:start]))
+    reason = lines[fatal].partition(": ")[2]
+    if reason not in _OF_A_SIGNAL and not words:
+        words = _shorten_words([lines[fatal]])
+    lines_before = lines[: dumped if start is None else start]
     dump = [line for line in lines[fatal:] if not line.startswith("Extension modules: ")]
-    return Crash(words=words, places=_places(dump, own), before=_bytes(before), stacks="\n".join(dump))
+    return Crash(
+        words=words, places=_find_places(dump, user_paths), before=_encode_lines(lines_before), stacks="\n".join(dump)
+    )
 
 
-def assertion(stderr: bytes) -> str:
+def find_assertion(stderr: bytes) -> str:
     """Return the first assertion that failed on a CUDA device, "" for none. The exception does not name it."""
-    lines = (line for line in _lines(stderr) if ": block: [" in line and _ASSERTION.match(line))
+    lines = (line for line in _split_lines(stderr) if ": block: [" in line and _ASSERTION.match(line))
     return beginning(next(lines, ""), LINE_CHARACTERS)
 
 
-def _lines(stderr: bytes) -> list[str]:
-    return [line[:MATCHED_CHARACTERS] for line in ends.lines(stderr)]
+def _split_lines(stderr: bytes) -> list[str]:
+    return [line[:MATCHED_CHARACTERS] for line in tail.split_lines(stderr)]
 
 
-def _first_words(lines: list[str]) -> int | None:
+def _find_last_words(lines: list[str]) -> int | None:
     """Return the index of the first line of a runtime's last words, which several threads may print in a row."""
-    found = None
-    for at in range(len(lines) - 1, -1, -1):
-        if any(pattern.match(lines[at]) for pattern in _LAST_WORDS):
-            found = at
-        elif (len(lines) if found is None else found) - at > NEAR_LINES:
+    first = None
+    for index in range(len(lines) - 1, -1, -1):
+        if any(pattern.match(lines[index]) for pattern in _LAST_WORDS):
+            first = index
+        elif (len(lines) if first is None else first) - index > NEAR_LINES:
             break
-    return found
+    return first
 
 
-def _shortened(lines: list[str]) -> tuple[str, ...]:
+def _shorten_words(lines: list[str]) -> tuple[str, ...]:
     """Return the first few of *lines*, and only one of assertions in a row (CUDA prints one for each thread)."""
-    kept: list[str] = []
+    excerpt: list[str] = []
     for line in filter(str.strip, lines):
-        if kept and _ASSERTION.match(line) and _ASSERTION.match(kept[-1]):
+        if excerpt and _ASSERTION.match(line) and _ASSERTION.match(excerpt[-1]):
             continue
-        kept.append(beginning(line, LINE_CHARACTERS))
-    return tuple(kept[:WORDS_LINES])
+        excerpt.append(beginning(line, LINE_CHARACTERS))
+    return tuple(excerpt[:WORDS_LINES])
 
 
-def _places(dump: list[str], own: Sequence[str]) -> tuple[str, ...]:
+def _find_places(dump: list[str], user_paths: Sequence[str]) -> tuple[str, ...]:
     """Return the frames of faulthandler's *dump* to report. It writes the main thread last."""
     threads: list[tuple[bool, list[str]]] = []
     for line in dump:
@@ -131,13 +132,13 @@ def _places(dump: list[str], own: Sequence[str]) -> tuple[str, ...]:
             threads.append((thread["current"] == "Current thread", []))
         elif frame is not None and threads:
             threads[-1][1].append(f"{frame['file']}:{frame['line']} in {frame['function']}")
-    with_frames = [each for each in threads if each[1]]
+    with_frames = [thread for thread in threads if thread[1]]
     if not with_frames:
         return ()
     frames = next((frames for current, frames in with_frames if current), with_frames[-1][1])
-    users = place.of_user(frames, own)
+    users = place.find_user_frame(frames, user_paths)
     return tuple(frames[:FRAMES] if not users or users in frames[:FRAMES] else (*frames[:FRAMES], users))
 
 
-def _bytes(lines: list[str]) -> bytes:
+def _encode_lines(lines: list[str]) -> bytes:
     return "\n".join(lines).encode("utf-8", "replace")

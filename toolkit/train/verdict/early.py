@@ -7,7 +7,7 @@ import msgspec
 from toolkit.job.outcome import EarlyExit, Exit, Outcome
 
 
-def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
+def first_early_exit(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
     """Return the first rank of *host* that ended with 0 by itself, None if none did."""
     well = [end for end in exits if end.rank is not None and end.ok and not end.signalled]
     end = min(well, key=lambda end: end.failed_ns, default=None)
@@ -23,17 +23,19 @@ def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
     )
 
 
-def blamed(outcome: Outcome) -> Outcome:
+def blame_early_exit(outcome: Outcome) -> Outcome:
     """Return *outcome* with the early exit as its cause if the other ranks only lost that rank.
 
     For a job whose hosts have no link: only ranks of the same host are compared.
     """
-    early = first(outcome.host, outcome.exits)
+    early = first_early_exit(outcome.cause_host, outcome.exits)
     if early is None or not early.explains(outcome.cause.failed_ns):
         return outcome
     # mpirun may end the others itself, with a code of its own, before they report whom they lost.
-    left = any(end.left and end.rank == early.rank for end in outcome.exits) and outcome.status == "failed"
-    if not left and (outcome.cause.primary or not outcome.cause.lost):
+    left = (
+        any(end.without_mpi_finalize and end.rank == early.rank for end in outcome.exits) and outcome.status == "failed"
+    )
+    if not left and (outcome.cause.primary or not outcome.cause.peer_lost):
         return outcome
     return msgspec.structs.replace(
         outcome,

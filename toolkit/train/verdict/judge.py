@@ -3,342 +3,343 @@
 The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for users.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Literal
+
 import msgspec
 
 from toolkit import exit_codes
 from toolkit.errors import InternalError
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled, signal_name
+from toolkit.job.outcome import Exit, Outcome, PhaseEnd, signal_name
 from toolkit.job.stuck import culprits, described
-from toolkit.train.verdict import early, mpi, place
-from toolkit.train.verdict import tail as ends
-from toolkit.train.verdict.advice import advice
-from toolkit.train.verdict.cause import LAST_CHARACTERS, Reading, cause_of, exception_text, grounds, how
+from toolkit.records import Record
+from toolkit.train.verdict import early, mpi, place, tail
+from toolkit.train.verdict.advice import find_advice
+from toolkit.train.verdict.cause import (
+    LAST_CHARACTERS,
+    Reading,
+    describe_end,
+    describe_exception,
+    evidence_of,
+    read_cause,
+)
 from toolkit.train.verdict.children import with_children
 from toolkit.train.verdict.collateral import is_collateral
 from toolkit.train.verdict.culprit import (
     INSTALL,
-    culprit_of,
-    fingerprint,
+    find_culprit,
+    fingerprint_of,
     finished_before_stop,
     has_same_traceback,
+    is_preempted,
     lost_a_peer_rank,
     lost_its_peer,
     only_launches,
-    preempted,
-    ranks_of,
+    select_ranks,
 )
-from toolkit.train.verdict.exhausted import limit_reached
+from toolkit.train.verdict.exhausted import find_limit
 
 
-def judge(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of a host whose last phase ended as *ended*. The first line that applies decides:
+class _Case(Record, frozen=True, kw_only=True):
+    """What is judged: a host's last phase, and the process of it that failed first by itself, None if none did."""
 
-    - no rank was active for TOOLKIT_STALL_S before any process failed by itself: failed, 124;
-    - a log rule ended the job, and no process failed by itself: failed, with the code of the rule's action;
-    - a process failed by itself before any stop request: failed, with its code or 128 + signal; if it is the launcher,
-    and the host had run out of descriptors, processes or memory: failed, 75;
-    - needs were not met: failed, 75;
-    - a stop signal came: stopped, 128 + signal, or 0 if the script ended with 0 and the platform counts that as
-    success;
-    - another host failed: failed, 75, until the job's verdict is known (train/coordinator.py);
-    - mpirun started no rank on this host: failed, 78;
-    - the job was over, `train` ended the rest here, and all else had ended with 0: succeeded, 0;
-    - the launcher ended its ranks, or `train` did on its request: failed, 1. A death by our own signal is never a
-    cause;
-    - all processes of the script's phase ended with 0: succeeded, 0.
+    job: Job
+    phase: PhaseEnd
+    culprit: Exit | None
+
+    @property
+    def exits(self) -> tuple[Exit, ...]:
+        return self.phase.exits
+
+    @property
+    def hung_first(self) -> bool:
+        """True if a hang began before any process failed by itself."""
+        if self.phase.hang is None:
+            return False
+        return self.culprit is None or self.culprit.ended_ns > _hang_began_ns(self.phase)
+
+    @property
+    def all_well(self) -> bool:
+        """True if processes ended, and none otherwise than with 0 or because `train` had signalled it."""
+        return bool(self.exits) and all(end.ok or end.signalled for end in self.exits)
+
+    @property
+    def has_no_rank(self) -> bool:
+        """True if mpirun has started none of its ranks on this host. Without rank shims this is not known: False."""
+        if self.job.cluster.size == 1 or self.phase.main not in mpi.MAINS or self.job.settings.rank_shim == "off":
+            return False
+        return self.all_well and self.phase.name != INSTALL and all(end.rank is None for end in self.exits)
+
+
+def judge(job: Job, phase: PhaseEnd) -> Outcome:
+    """Return the outcome of a host whose last phase ended as *phase*.
+
+    The first row of VERDICTS whose condition holds decides.
 
     Raises:
-        InternalError: none of them had ended.
+        InternalError: no process of the script had ended.
     """
-    outcome = _judged(job, _completed(job, ended))
+    phase = _complete(job, phase)
+    case = _Case(job=job, phase=phase, culprit=find_culprit(phase))
+    outcome = next(verdict(case) for holds, verdict in VERDICTS if holds(case))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
-    return outcome if linked else early.blamed(outcome)
+    return outcome if linked else early.blame_early_exit(outcome)
 
 
-def _judged(job: Job, ended: Ended) -> Outcome:
-    culprit = culprit_of(ended)
-    if ended.hung is not None and (culprit is None or culprit.ended_ns > _hung_ns(ended)):
-        return _hung(job, ended, ended.hung)
-    if ended.ruled is not None and culprit is None:
-        return _ruled(job, ended, ended.ruled)
-    if culprit is not None:
-        return _failed(job, ended, culprit)
-    if ended.missing:
-        return _missing(job, ended)
-    if ended.stopped_by is not None:
-        return _succeeded(job, ended) if finished_before_stop(ended) else _stopped(job, ended)
-    if ended.peer_failed:
-        return _with_another(job, ended)
-    if _got_no_rank(job, ended):
-        return _without_ranks(job, ended)
-    if ended.over and ended.exits and all(e.ok or e.signalled for e in ended.exits):
-        return _succeeded(job, ended)
-    if not all(e.ok for e in ended.exits):
-        return _ended_by_launcher(job, ended)
-    if not ended.exits or ended.phase == INSTALL:
-        raise InternalError(f"{ended.phase} was judged before any process of the script had ended")
-    return _succeeded(job, ended)
+def judge_failed(job: Job, phase: PhaseEnd) -> Outcome | None:
+    """Return the outcome of what has failed on this host by itself so far, None if nothing has."""
+    phase = _complete(job, phase)
+    case = _Case(job=job, phase=phase, culprit=find_culprit(phase))
+    if case.culprit is not None:
+        return _judge_culprit(case)
+    return None if phase.rule_match is None else _judge_rule_match(case)
 
 
-def _completed(job: Job, ended: Ended) -> Ended:
-    """Return *ended* with what the observations together tell: whose code is the user's, and what ended ranks that only
-    report it."""
-    return with_children(mpi.with_aborts(msgspec.structs.replace(ended, own_code=place.own_code(job))))
+def _complete(job: Job, phase: PhaseEnd) -> PhaseEnd:
+    """Return *phase* with the paths of the user's code, the aborts that MPI reports, and the exceptions of children
+    whose failure the script only reports."""
+    return with_children(mpi.with_aborts(msgspec.structs.replace(phase, user_paths=place.user_paths_of(job))))
 
 
-def _got_no_rank(job: Job, ended: Ended) -> bool:
-    """True if mpirun has started none of its ranks on this host. Without rank shims this is not known: False."""
-    if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.rank_shim == "off":
-        return False
-    well = bool(ended.exits) and all(e.ok or e.signalled for e in ended.exits)
-    return well and ended.phase != INSTALL and all(e.rank is None for e in ended.exits)
+def _outcome(case: _Case, status: Literal["succeeded", "failed", "stopped"], exit_code: int, cause: Cause) -> Outcome:
+    return Outcome(
+        status=status,
+        exit_code=exit_code,
+        cause=cause,
+        cause_host=case.job.cluster.current,
+        command=case.phase.command,
+        exits=case.exits,
+        notes=_notes(case.phase),
+    )
 
 
-def _without_ranks(job: Job, ended: Ended) -> Outcome:
+def _succeed(case: _Case) -> Outcome:
+    return _outcome(case, "succeeded", 0, Cause())
+
+
+def _judge_missing_rank(case: _Case) -> Outcome:
     """Return the outcome of a host without ranks. Not `primary`: if mpirun itself failed, that is the cause."""
-    return Outcome(
-        status="failed",
-        exit_code=exit_codes.MISCONFIGURED,
-        cause=Cause(
-            blame="user",
-            kind="ClientError",
-            text=f"mpirun started no rank on host {job.cluster.current}: another host did the work of both",
-            advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES);"
-            " and that custom MPI options place a rank on every host",
-            failed_ns=max(e.ended_ns for e in ended.exits),
-        ),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
+    host = case.job.cluster.current
+    cause = Cause(
+        blame="user",
+        kind="ClientError",
+        message=f"mpirun started no rank on host {host}: another host did the work of both",
+        advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES);"
+        " and that custom MPI options place a rank on every host",
+        failed_ns=max(end.ended_ns for end in case.exits),
     )
+    return _outcome(case, "failed", exit_codes.MISCONFIGURED, cause)
 
 
-def failed(job: Job, ended: Ended) -> Outcome | None:
-    """Return the outcome of what has failed here by itself so far, None if nothing has."""
-    ended = _completed(job, ended)
-    culprit = culprit_of(ended)
-    if culprit is None:
-        return None if ended.ruled is None else _ruled(job, ended, ended.ruled)
-    return _failed(job, ended, culprit)
+def _judge_culprit(case: _Case) -> Outcome:
+    """Return the outcome of a host on which a process failed by itself.
 
-
-def _succeeded(job: Job, ended: Ended) -> Outcome:
-    return Outcome(
-        status="succeeded",
-        exit_code=0,
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
-    )
-
-
-def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
-    reading = cause_of(ended, culprit)
-    cause = reading.text
-    abort = mpi.abort_of(ended, culprit) if not reading.traceback else None
+    If it is the launcher, and the host had run out of descriptors, processes or memory, that is the cause.
+    """
+    job, phase, culprit = case.job, case.phase, case.culprit
+    assert culprit is not None
+    reading = read_cause(phase, culprit)
+    message = reading.text
+    abort = mpi.find_abort(phase, culprit) if not reading.traceback else None
     launcher = ""
     if abort is not None:
         launcher = "" if culprit.rank is not None else f"{culprit.process} "
-        cause, culprit = mpi.named(ended, culprit, abort)
-    several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
-    outcome = Outcome(
-        status="failed",
-        exit_code=culprit.status or 1,
-        cause=Cause(
-            blame="user",
-            kind=ended.failure,
-            text=cause,
-            traceback=reading.traceback,
-            process=culprit.process,
-            pid=culprit.pid or None,
-            rank=culprit.rank if several else None,
-            local_rank=culprit.local_rank,
-            ended=launcher + how(culprit),
-            grounds=grounds(ended, culprit) if abort is None else "reason",
-            advice=_advice(job, ended, reading if abort is None else Reading(text=cause, error=cause)),
-            primary=not lost_its_peer(ended, culprit) and not (several and only_launches(ended, culprit)),
-            lost=lost_a_peer_rank(ended, culprit),
-            failed_ns=culprit.failed_ns,
-            fingerprint=fingerprint(ended, culprit),
-            identical_failures=sum(
-                1 for e in ended.exits if e is not culprit and has_same_traceback(ended, e, culprit)
-            ),
-            preempted=preempted(ended, culprit),
+        message, culprit = mpi.describe_abort(phase, culprit, abort)
+        reading = Reading(text=message, traceback=reading.traceback, error=message)
+    has_peers = job.cluster.size > 1 or len({end.rank for end in phase.exits if end.rank is not None}) > 1
+    cause = Cause(
+        blame="user",
+        kind=phase.failure_kind,
+        message=message,
+        traceback=reading.traceback,
+        process=culprit.process,
+        pid=culprit.pid or None,
+        rank=culprit.rank if has_peers else None,
+        local_rank=culprit.local_rank,
+        process_end=launcher + describe_end(culprit),
+        evidence=evidence_of(phase, culprit) if abort is None else "error",
+        advice=_find_advice(job, phase, reading),
+        primary=not lost_its_peer(phase, culprit) and not (has_peers and only_launches(phase, culprit)),
+        peer_lost=lost_a_peer_rank(phase, culprit),
+        failed_ns=culprit.failed_ns,
+        fingerprint=fingerprint_of(phase, culprit),
+        identical_failures=sum(
+            1 for end in phase.exits if end is not culprit and has_same_traceback(phase, end, culprit)
         ),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
+        preempted=is_preempted(phase, culprit),
     )
-    return _with_limit(job, ended, culprit, outcome) if only_launches(ended, culprit) else outcome
+    outcome = _outcome(case, "failed", culprit.status or 1, cause)
+    return _with_limit(job, phase, culprit, outcome) if only_launches(phase, culprit) else outcome
 
 
-def _advice(job: Job, ended: Ended, reading: Reading) -> str:
+def _find_advice(job: Job, phase: PhaseEnd, reading: Reading) -> str:
     """Return advice for the cause; without any, what is known to be wrong with the script's text."""
-    text = advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
-    flaw = job.script.flaw if job.script is not None and ended.phase != INSTALL else ""
+    text = find_advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
+    flaw = job.script.flaw if job.script is not None and phase.name != INSTALL else ""
     return text or flaw
 
 
-def _with_limit(job: Job, ended: Ended, launcher: Exit, outcome: Outcome) -> Outcome:
+def _with_limit(job: Job, phase: PhaseEnd, launcher: Exit, outcome: Outcome) -> Outcome:
     """Return *outcome*, whose cause is *launcher*; if it failed because of a limit of this host, that is the cause."""
-    limit = limit_reached(ended, launcher, relays_ranks=job.settings.rank_shim == "off")
+    limit = find_limit(phase, launcher, relays_ranks=job.settings.rank_shim == "off")
     if limit is None:
         return outcome
     cause = msgspec.structs.replace(
         outcome.cause,
         blame=limit.blame,
         kind=limit.prefix,
-        text=str(limit),
-        advice="",  # The text says what to do.
-        grounds="reason",
+        message=str(limit),
+        advice="",  # The message has it.
+        evidence="error",
         primary=True,
-        lost=False,
+        peer_lost=False,
     )
     return msgspec.structs.replace(outcome, exit_code=limit.exit_code, cause=cause)
 
 
-def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
+def _judge_launcher_request(case: _Case) -> Outcome:
     """Return the outcome of a host on which nothing failed by itself: its launcher asked `train` to end the ranks."""
-    main = next((e for e in ended.exits if e.process == ended.main and e.rank is None), None)
-    stderr, _ = ended.tails.get(ended.main, (b"", b""))
-    said = ends.last(stderr, 3, LAST_CHARACTERS)
-    reason = f"it last said: {said}" if said else "it gave no reason"
-    outcome = Outcome(
-        status="failed",
-        exit_code=1,
-        cause=Cause(
-            blame="user",
-            kind=ended.failure,
-            text=f"{ended.main} had its ranks ended; {reason}",
-            process=ended.main,
-            pid=None if main is None else main.pid,
-            lost=True,
-            failed_ns=min(e.failed_ns for e in ended.exits if not e.ok),
-        ),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
+    phase = case.phase
+    main = next((end for end in phase.exits if end.process == phase.main and end.rank is None), None)
+    stderr, _ = phase.tails.get(phase.main, (b"", b""))
+    last_lines = tail.last_lines(stderr, 3, LAST_CHARACTERS)
+    reason = f"it last said: {last_lines}" if last_lines else "it gave no reason"
+    cause = Cause(
+        blame="user",
+        kind=phase.failure_kind,
+        message=f"{phase.main} had its ranks ended; {reason}",
+        process=phase.main,
+        pid=None if main is None else main.pid,
+        peer_lost=True,
+        failed_ns=min(end.failed_ns for end in phase.exits if not end.ok),
     )
-    return outcome if main is None else _with_limit(job, ended, main, outcome)
+    outcome = _outcome(case, "failed", 1, cause)
+    return outcome if main is None else _with_limit(case.job, phase, main, outcome)
 
 
-def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
-    me, alone = job.cluster.current, len(job.cluster.hosts) == 1
-    cause = f"no rank has written or computed anything for {hung.idle_s:.0f} s (TOOLKIT_STALL_S)"
-    return Outcome(
-        status="failed",
-        exit_code=exit_codes.TIMED_OUT,
-        cause=Cause(
-            blame="user",
-            kind="Hang",
-            text="; ".join((cause, *described({me: hung.stuck}, alone=True))) if alone else cause,
-            primary=True,
-            failed_ns=_hung_ns(ended),
-        ),
-        host=me if alone and culprits({me: hung.stuck}) else "",
-        stuck=hung.stuck,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
+def _judge_hang(case: _Case) -> Outcome:
+    hang = case.phase.hang
+    assert hang is not None
+    host, alone = case.job.cluster.current, len(case.job.cluster.hosts) == 1
+    message = f"no rank has written or computed anything for {hang.idle_s:.0f} s (TOOLKIT_STALL_S)"
+    if alone:
+        message = "; ".join((message, *described({host: hang.stuck_ranks}, alone=True)))
+    cause = Cause(blame="user", kind="Hang", message=message, primary=True, failed_ns=_hang_began_ns(case.phase))
+    return msgspec.structs.replace(
+        _outcome(case, "failed", exit_codes.TIMED_OUT, cause),
+        cause_host=host if alone and culprits({host: hang.stuck_ranks}) else "",
+        stuck_ranks=hang.stuck_ranks,
     )
 
 
-def _ruled(job: Job, ended: Ended, ruled: Ruled) -> Outcome:
-    return Outcome(
-        status="failed",
-        exit_code=ruled.exit_code,
-        cause=Cause(
-            blame="user", kind="HealthRule", text=ruled.text, rank=ruled.rank, primary=True, failed_ns=ruled.at_ns
-        ),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
+def _judge_rule_match(case: _Case) -> Outcome:
+    match = case.phase.rule_match
+    assert match is not None
+    cause = Cause(
+        blame="user", kind="HealthRule", message=match.text, rank=match.rank, primary=True, failed_ns=match.at_ns
     )
+    return _outcome(case, "failed", match.exit_code, cause)
 
 
-def _hung_ns(ended: Ended) -> int:
+def _hang_began_ns(phase: PhaseEnd) -> int:
     """Return when a hang began, computed from its end and its length: nothing that failed later caused it."""
-    if ended.hung is None:
+    if phase.hang is None:
         return 0
-    seen_ns = ended.hung.seen_ns or min((e.ended_ns for e in ended.exits), default=0)
-    return seen_ns - int(ended.hung.idle_s * 1e9)
+    seen_ns = phase.hang.seen_ns or min((end.ended_ns for end in phase.exits), default=0)
+    return seen_ns - int(phase.hang.idle_s * 1e9)
 
 
-def _stopped(job: Job, ended: Ended) -> Outcome:
-    number = ended.stopped_by or 0
-    ranks = ranks_of(ended.exits)
-    well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
-    code = 0 if well and job.stopped_is_success else exit_codes.of_signal(number)
-    name = f"rule {ended.stop_rule} ({signal_name(number)})" if ended.stop_rule else signal_name(number)
-    if not ended.exits:
-        script = f"attempt {ended.attempt} of the script" if ended.attempt else "the script"
-        what = f"stopped by {name} before {ended.phase if ended.phase == INSTALL else script} began"
-    elif well:
-        what = f"stopped by {name}; the script ended with 0"
+def _judge_stop(case: _Case) -> Outcome:
+    job, phase = case.job, case.phase
+    if finished_before_stop(phase):
+        return _succeed(case)
+    failures = [end for end in select_ranks(phase.exits) if not end.ok]
+    well = bool(phase.exits) and phase.name != INSTALL and not failures
+    code = 0 if well and job.stopped_is_success else exit_codes.of_signal(phase.stopped_by or 0)
+    tracebacks = (describe_exception(phase, end)[1] for end in failures)
+    cause = Cause(
+        kind="Stopped" if code else "",
+        message=_describe_stop(job, phase, failures),
+        traceback=next(filter(None, tracebacks), ""),
+    )
+    return _outcome(case, "stopped", code, cause)
+
+
+def _describe_stop(job: Job, phase: PhaseEnd, failures: Sequence[Exit]) -> str:
+    """Return what stopped the job, and how its processes ended; *failures*: those that did not end with 0."""
+    name = signal_name(phase.stopped_by or 0)
+    text = f"stopped by rule {phase.stop_rule} ({name})" if phase.stop_rule else f"stopped by {name}"
+    if not phase.exits:
+        script = f"attempt {phase.attempt} of the script" if phase.attempt else "the script"
+        text += f" before {phase.name if phase.name == INSTALL else script} began"
+    elif phase.name != INSTALL and not failures:
+        text += "; the script ended with 0"
     else:
-        deaths = "; ".join(sorted({_death(ended, e) for e in ranks if not e.ok}))
-        during = f" during {ended.phase}" if ended.phase == INSTALL else ""
-        what = f"stopped by {name}{during}" + (f"; {deaths}" if deaths else "")
-    if ended.forced:
-        took_ns = max((e.ended_ns for e in ended.exits), default=0) - (ended.stopped_at_ns or 0)
+        during = f" during {phase.name}" if phase.name == INSTALL else ""
+        text = "; ".join((f"{text}{during}", *sorted({_describe_failure(phase, end) for end in failures})))
+    if phase.forced:
+        took_ns = max((end.ended_ns for end in phase.exits), default=0) - (phase.stopped_at_ns or 0)
         over = took_ns >= job.grace_s * 1e9
-        what += f"; SIGKILL was needed (grace {job.grace_s:g} s)" if over else "; SIGKILL came with a second signal"
-    return Outcome(
-        status="stopped",
-        exit_code=code,
-        cause=Cause(
-            blame="",
-            kind="Stopped" if code else "",
-            text=what,
-            traceback=next((trace for e in ranks if not e.ok and (trace := exception_text(ended, e)[1])), ""),
-        ),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
-    )
+        text += f"; SIGKILL was needed (grace {job.grace_s:g} s)" if over else "; SIGKILL came with a second signal"
+    return text
 
 
-def _death(ended: Ended, end: Exit) -> str:
+def _describe_failure(phase: PhaseEnd, end: Exit) -> str:
     """Return how a stopped process ended, and the exception that it failed with, for example while saving."""
-    error, _ = exception_text(ended, end)
-    return f"{end.process} {how(end)}" + (f": {error}" if error and not is_collateral(error) else "")
+    error, _ = describe_exception(phase, end)
+    return f"{end.process} {describe_end(end)}" + (f": {error}" if error and not is_collateral(error) else "")
 
 
-def _with_another(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of a healthy host that stopped because another one failed; the job's verdict replaces it."""
-    return Outcome(
-        status="failed",
-        exit_code=exit_codes.TEMPORARY_FAILURE,
-        cause=Cause(blame="platform", kind="PlatformError", text="another host failed"),
-        host=job.cluster.current,
-        command=ended.command,
-        exits=ended.exits,
-        notes=_notes(ended),
-    )
+def _judge_peer_failure(case: _Case) -> Outcome:
+    """Return the outcome of a healthy host that stopped because another one failed; the job's verdict replaces it
+    (train/coordinator.py)."""
+    cause = Cause(blame="platform", kind="PlatformError", message="another host failed")
+    return _outcome(case, "failed", exit_codes.TEMPORARY_FAILURE, cause)
 
 
-def _missing(job: Job, ended: Ended) -> Outcome:
-    cause = "waited in vain for " + "; for ".join(ended.missing) + f" (TOOLKIT_JOIN_S={job.settings.join_s:g})"
-    return Outcome(
-        status="failed",
-        exit_code=exit_codes.TEMPORARY_FAILURE,
-        cause=Cause(blame="platform", kind="PlatformError", text=cause, primary=True),
-        host=job.cluster.current,
-        command=ended.command,
-        notes=_notes(ended),
-    )
+def _judge_unmet_needs(case: _Case) -> Outcome:
+    needs, join_s = "; for ".join(case.phase.missing), case.job.settings.join_s
+    message = f"waited in vain for {needs} (TOOLKIT_JOIN_S={join_s:g})"
+    cause = Cause(blame="platform", kind="PlatformError", message=message, primary=True)
+    return msgspec.structs.replace(_outcome(case, "failed", exit_codes.TEMPORARY_FAILURE, cause), exits=())
 
 
-def _notes(ended: Ended) -> tuple[str, ...]:
-    count = ended.long_lines
+def _refuse(case: _Case) -> Outcome:
+    raise InternalError(f"{case.phase.name} was judged before any process of the script had ended")
+
+
+def _notes(phase: PhaseEnd) -> tuple[str, ...]:
+    count = phase.long_lines
     were = "1 line above 1 MiB was" if count == 1 else f"{count} lines above 1 MiB were"
     long = (f"{were} passed on in pieces",) if count else ()
-    return (*ended.notes, *long)
+    return (*phase.notes, *long)
+
+
+# (condition, what then gives the outcome): the first row whose condition holds decides.
+VERDICTS: tuple[tuple[Callable[[_Case], bool], Callable[[_Case], Outcome]], ...] = (
+    # No rank was active for TOOLKIT_STALL_S: failed, 124.
+    (lambda case: case.hung_first, _judge_hang),
+    # A log rule ended the job: failed, with the code of the rule's action.
+    (lambda case: case.phase.rule_match is not None and case.culprit is None, _judge_rule_match),
+    # A process failed by itself before any stop request: failed, with its code or 128 + signal.
+    (lambda case: case.culprit is not None, _judge_culprit),
+    # Needs were not met: failed, 75.
+    (lambda case: bool(case.phase.missing), _judge_unmet_needs),
+    # A stop signal came: stopped, 128 + signal, or 0 if the script ended with 0 and the platform counts that as a
+    # success.
+    (lambda case: case.phase.stopped_by is not None, _judge_stop),
+    # Another host failed: failed, 75, until the job's verdict is known.
+    (lambda case: case.phase.peer_failed, _judge_peer_failure),
+    # mpirun started no rank on this host: failed, 78.
+    (lambda case: case.has_no_rank, _judge_missing_rank),
+    # The job was over, and `train` ended the rest on this host: succeeded, 0.
+    (lambda case: case.phase.job_finished and case.all_well, _succeed),
+    # The launcher ended its ranks, or `train` did on its request: failed, 1. A death by `train`'s own signal is never a
+    # cause.
+    (lambda case: not all(end.ok for end in case.exits), _judge_launcher_request),
+    (lambda case: not case.exits or case.phase.name == INSTALL, _refuse),
+    # All processes of the script's phase ended with 0: succeeded, 0.
+    (lambda _: True, _succeed),
+)

@@ -8,10 +8,10 @@ import re
 
 import msgspec
 
-from toolkit.job.outcome import Ended, Exit
+from toolkit.job.outcome import Exit, PhaseEnd
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.train.verdict import tail as ends
+from toolkit.train.verdict import tail
 
 # Of the failure text's 1,024 characters.
 LAST_CHARACTERS = 300
@@ -45,51 +45,55 @@ class Abort(Record, frozen=True, kw_only=True):
     code: int | None = None
 
 
-def said(stderr: bytes) -> Abort | None:
+def read_abort(stderr: bytes) -> Abort | None:
     """Return the last abort in *stderr*, a rank's or mpirun's; None if there is none."""
-    text = "\n".join(ends.lines(stderr))
-    found = [abort for kind in (_mpich, _open_mpi, _handler, _improper) if (abort := kind(text)) is not None]
-    return found[0] if found else None
+    text = "\n".join(tail.split_lines(stderr))
+    aborts = [
+        abort
+        for kind in (_read_mpich, _read_open_mpi, _read_handler, _read_missing_finalize)
+        if (abort := kind(text)) is not None
+    ]
+    return aborts[0] if aborts else None
 
 
-def with_aborts(ended: Ended) -> Ended:
-    """Return *ended* with each rank that reports its own abort as failed by itself, with the code of the abort.
+def with_aborts(phase: PhaseEnd) -> PhaseEnd:
+    """Return *phase* with each rank that reports its own abort as failed by itself, with the code of the abort.
 
     The launcher then ends all ranks, often before the aborting rank can exit with its code. The news may come first
     from another host, whose mpirun ended. (If a rank failed there, it failed earlier and is the cause.)
     """
-    if ended.main not in MAINS or not (ended.launcher_first or ended.peer_failed):
-        return ended
-    return msgspec.structs.replace(ended, exits=tuple(_as_it_says(ended, end) for end in ended.exits))
+    if phase.main not in MAINS or not (phase.launcher_first or phase.peer_failed):
+        return phase
+    return msgspec.structs.replace(phase, exits=tuple(_with_abort_code(phase, end) for end in phase.exits))
 
 
-def abort_of(ended: Ended, culprit: Exit) -> Abort | None:
+def find_abort(phase: PhaseEnd, culprit: Exit) -> Abort | None:
     """Return the abort of *culprit* as MPI reports it; if *culprit* is the launcher, that of the rank it names."""
-    if ended.main not in MAINS or culprit.raised_ns is not None:
+    if phase.main not in MAINS or culprit.exception_raised_ns is not None:
         return None
-    own, launchers = (said(ended.tails.get(name, (b"", b""))[0]) for name in (culprit.process, ended.main))
-    abort = own or launchers
+    by_rank, launchers = (read_abort(phase.tails.get(name, (b"", b""))[0]) for name in (culprit.process, phase.main))
+    abort = by_rank or launchers
     return abort if abort is not None and culprit.rank in (abort.rank, None) else None
 
 
-def of_another_host(ended: Ended) -> Abort | None:
+def find_abort_elsewhere(phase: PhaseEnd) -> Abort | None:
     """Return the abort of another host's rank that the mpirun of this host reports, None if it reports none."""
-    if ended.main not in MAINS:
+    if phase.main not in MAINS:
         return None
-    abort = said(ended.tails.get(ended.main, (b"", b""))[0])
-    known = abort is None or any(end.rank == abort.rank for end in ended.exits)
-    return None if known else abort
+    abort = read_abort(phase.tails.get(phase.main, (b"", b""))[0])
+    is_own_rank = abort is None or any(end.rank == abort.rank for end in phase.exits)
+    return None if is_own_rank else abort
 
 
-def named(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
+def describe_abort(phase: PhaseEnd, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
     """Return (the cause, the exit of the rank that aborted).
 
     If only the launcher reports the abort, the exit has the launcher's code, and pid 0 if the rank's is not known.
     """
-    last = ends.last(ended.tails.get(culprit.process, (b"", b""))[0], 1, LAST_CHARACTERS)
+    last = tail.last_lines(phase.tails.get(culprit.process, (b"", b""))[0], 1, LAST_CHARACTERS)
     if culprit.rank is None:
-        rank = next((end for end in ended.exits if end.rank == abort.rank), None)
-        named = Exit(
+        rank = next((end for end in phase.exits if end.rank == abort.rank), None)
+        exit = Exit(
             process=f"rank {abort.rank}",
             pid=rank.pid if rank is not None else 0,
             started_ns=culprit.started_ns,
@@ -98,48 +102,48 @@ def named(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
             rank=abort.rank,
             local_rank=rank.local_rank if rank is not None else None,
         )
-        return abort.text, named
+        return abort.text, exit
     return abort.text if not last or last in abort.text else f"{abort.text}\nit last said: {last}", culprit
 
 
-def _as_it_says(ended: Ended, end: Exit) -> Exit:
-    abort = said(ended.tails.get(end.process, (b"", b""))[0]) if end.rank is not None and not end.ok else None
+def _with_abort_code(phase: PhaseEnd, end: Exit) -> Exit:
+    abort = read_abort(phase.tails.get(end.process, (b"", b""))[0]) if end.rank is not None and not end.ok else None
     if abort is None or abort.rank != end.rank or abort.code is None:
         return end
     return msgspec.structs.replace(end, code=abort.code & 0xFF or 1, signal=None, signalled=False)
 
 
-def _mpich(text: str) -> Abort | None:
-    found = list(_MPICH.finditer(text))
-    if not found:
+def _read_mpich(text: str) -> Abort | None:
+    matches = list(_MPICH.finditer(text))
+    if not matches:
         return None
-    stack = _STACK.match(text, found[-1].end())
+    stack = _STACK.match(text, matches[-1].end())
     return Abort(
-        rank=int(found[-1]["rank"]),
-        code=int(found[-1]["code"]),
-        text=found[-1][0] + (stack[0] if stack else ""),
+        rank=int(matches[-1]["rank"]),
+        code=int(matches[-1]["code"]),
+        text=matches[-1][0] + (stack[0] if stack else ""),
     )
 
 
-def _open_mpi(text: str) -> Abort | None:
-    found = list(_OPEN_MPI.finditer(text))
-    if not found:
+def _read_open_mpi(text: str) -> Abort | None:
+    matches = list(_OPEN_MPI.finditer(text))
+    if not matches:
         return None
-    rank, of, code = found[-1]["rank"], found[-1]["of"], found[-1]["code"]
+    rank, of, code = matches[-1]["rank"], matches[-1]["of"], matches[-1]["code"]
     words = f"MPI_ABORT was invoked on rank {rank} in communicator {of} with errorcode {code}"
     return Abort(rank=int(rank), code=int(code), text=words)
 
 
-def _handler(text: str) -> Abort | None:
-    found = list(_HANDLER.finditer(text))
-    if not found:
+def _read_handler(text: str) -> Abort | None:
+    matches = list(_HANDLER.finditer(text))
+    if not matches:
         return None
-    return Abort(rank=int(found[-1]["rank"]), text=f"{found[-1]['error']} (in {found[-1]['call']})")
+    return Abort(rank=int(matches[-1]["rank"]), text=f"{matches[-1]['error']} (in {matches[-1]['call']})")
 
 
-def _improper(text: str) -> Abort | None:
-    found = list(_IMPROPER.finditer(text))
-    if not found:
+def _read_missing_finalize(text: str) -> Abort | None:
+    matches = list(_IMPROPER.finditer(text))
+    if not matches:
         return None
-    rank = int(found[-1]["rank"])
+    rank = int(matches[-1]["rank"])
     return Abort(rank=rank, text=f"rank {rank} ended with 0 and without MPI_Finalize, while the others worked")

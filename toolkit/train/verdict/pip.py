@@ -16,7 +16,7 @@ pip may not write Unicode. Of a program that pip runs to fetch a package (git), 
 from collections.abc import Sequence
 
 from toolkit.patterns import lazy
-from toolkit.train.verdict import tail as ends
+from toolkit.train.verdict import tail
 
 # "Exception:" opens a traceback of pip itself; the reason is before it. The next opens the output of a program, and
 # ResolutionImpossible only leads to a page.
@@ -53,48 +53,48 @@ _UV_CAUSE = lazy(r"\s*(?:cause|Caused by): (?P<cause>.+)")
 MOST_LINES = 4
 
 
-def cause(tail: bytes, other: bytes = b"") -> str:
+def read_reason(stream: bytes, other: bytes = b"") -> str:
     """Return pip's reason from the end of one of its streams, "" if it gave none. *other*: the end of the other stream,
     on which pip tells what it is at, and what a conflict is about."""
-    lines, told = ([line.rstrip() for line in ends.lines(each)] for each in (tail, other))
-    fetched = _not_fetched(lines, told)
+    lines, other_lines = ([line.rstrip() for line in tail.split_lines(stream)] for stream in (stream, other))
+    fetched = _read_failed_fetch(lines, other_lines)
     if fetched:
         return fetched
-    found = [(at, match) for at, line in enumerate(lines) if (match := _ERROR.fullmatch(line))]
+    errors = [(index, match) for index, line in enumerate(lines) if (match := _ERROR.fullmatch(line))]
     # An indented one is of a build, and counts only where pip itself gave no reason.
-    found = [(at, match) for at, match in found if not match["indent"]] or found
-    if not found:
-        return _not_solved(lines)
-    at, reason = found[-1][0], found[-1][1]["reason"].strip()
-    more = lines[at + 1 :]
+    errors = [(index, match) for index, match in errors if not match["indent"]] or errors
+    if not errors:
+        return _read_unsolved(lines)
+    index, reason = errors[-1][0], errors[-1][1]["reason"].strip()
+    more = lines[index + 1 :]
     if _CODE.fullmatch(reason):
-        reason = _explained(more) or reason
-    conflict = next((each for each in (more, told) if _CONFLICT in each), None)
+        reason = _read_explanation(more) or reason
+    conflict = next((block for block in (more, other_lines) if _CONFLICT in block), None)
     if conflict is not None and "conflict" in reason:
-        return f"{reason.rstrip('.')}: {_joined(_indented(conflict[conflict.index(_CONFLICT) + 1 :]))}"
+        return f"{reason.rstrip('.')}: {_join_lines(_take_indented(conflict[conflict.index(_CONFLICT) + 1 :]))}"
     if reason.startswith((_HASH, _NO_HASH)):
-        return _hashes(reason, more)
-    if reason.startswith(_NONE_FOUND) and (error := _unreached(lines[:at])):
+        return _describe_hashes(reason, more)
+    if reason.startswith(_NONE_FOUND) and (error := _read_unreached_index(lines[:index])):
         return f"{reason}; pip could not reach its index: {error}"
     causes = [match["cause"] for line in more if (match := _UV_CAUSE.match(line))]
     if causes:
         return f"{reason}: {causes[-1]}"
-    said = _said_by_the_build(lines[:at])
-    blocks = [place for place, line in enumerate(lines[:at]) if line.strip().startswith("×")]
-    if not said and blocks and reason.startswith("Failed to build"):
-        return f"{reason}; {_explained([line.strip() for line in lines[blocks[-1] : at]])}"
-    return f"{reason}; the build said last: {said}" if said and said not in reason else reason
+    build_error = _read_build_error(lines[:index])
+    blocks = [place for place, line in enumerate(lines[:index]) if line.strip().startswith("×")]
+    if not build_error and blocks and reason.startswith("Failed to build"):
+        return f"{reason}; {_read_explanation([line.strip() for line in lines[blocks[-1] : index]])}"
+    return f"{reason}; the build said last: {build_error}" if build_error and build_error not in reason else reason
 
 
-def _hashes(reason: str, more: Sequence[str]) -> str:
+def _describe_hashes(reason: str, more: Sequence[str]) -> str:
     """Return whose hash differs, "expected" and "got"; or which packages have none."""
-    lines = _indented(more)
+    lines = _take_indented(more)
     if reason.startswith(_NO_HASH):
-        return f"{reason.partition('. Here is')[0]}: {_joined(lines)}"
-    return f"a hash of requirements.txt differs from the package's: {_joined(lines)}"
+        return f"{reason.partition('. Here is')[0]}: {_join_lines(lines)}"
+    return f"a hash of requirements.txt differs from the package's: {_join_lines(lines)}"
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def _take_indented(lines: Sequence[str]) -> list[str]:
     """Return the indented lines at the start of *lines*, of which empty ones are left out."""
     block = []
     for line in lines:
@@ -107,7 +107,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return block
 
 
-def _joined(lines: Sequence[str]) -> str:
+def _join_lines(lines: Sequence[str]) -> str:
     more = f"; and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
     text = ""
     for line in lines[:MOST_LINES]:
@@ -115,27 +115,27 @@ def _joined(lines: Sequence[str]) -> str:
     return text + more
 
 
-def _not_fetched(lines: Sequence[str], told: Sequence[str]) -> str:
+def _read_failed_fetch(lines: Sequence[str], other_lines: Sequence[str]) -> str:
     """Return what the program said that pip ran last to fetch a package, "" if it did not fail for that."""
-    last = max((at for at, line in enumerate(lines) if _RUNNING.match(line)), default=None)
+    last = max((index for index, line in enumerate(lines) if _RUNNING.match(line)), default=None)
     if last is None:
         return ""
     program = _RUNNING.match(lines[last])
     failed = [match for line in lines[last + 1 :] if (match := _FETCH_FAILED.fullmatch(line))]
     if not failed or program is None or failed[-1]["program"] != program["program"]:
         return ""
-    sources = [match["source"] for line in (*lines[:last], *told) if (match := _SOURCE.match(line))]
-    said = [match["said"].strip() for line in lines[last + 1 :] if (match := _SAID.fullmatch(line))]
-    said = [each for each in dict.fromkeys(said) if not each.startswith((*_EMPTY, "ERROR: Failed to build"))]
+    sources = [match["source"] for line in (*lines[:last], *other_lines) if (match := _SOURCE.match(line))]
+    words = [match["said"].strip() for line in lines[last + 1 :] if (match := _SAID.fullmatch(line))]
+    words = [line for line in dict.fromkeys(words) if not line.startswith((*_EMPTY, "ERROR: Failed to build"))]
     # A fetch of what a partial clone left out starts git below git, which says the same in other words.
-    said = [each for each in said if not each.startswith("ERROR: Command errored out")][:2]
+    words = [line for line in words if not line.startswith("ERROR: Command errored out")][:2]
     whose = f"{program['program']} {failed[-1]['verb']}" + (f" of {sources[-1]}" if sources else "")
-    return f"{whose} failed" + (f": {'; '.join(said)}" if said else "")
+    return f"{whose} failed" + (f": {'; '.join(words)}" if words else "")
 
 
-def _not_solved(lines: Sequence[str]) -> str:
+def _read_unsolved(lines: Sequence[str]) -> str:
     """Return uv's reason: the paragraph below "(cross) No solution found when resolving dependencies:"."""
-    start = next((at for at, line in enumerate(lines) if _NOT_SOLVED.match(line)), None)
+    start = next((index for index, line in enumerate(lines) if _NOT_SOLVED.match(line)), None)
     if start is None:
         return ""
     text = []
@@ -146,28 +146,28 @@ def _not_solved(lines: Sequence[str]) -> str:
     return " ".join(text)
 
 
-def _unreached(lines: Sequence[str]) -> str:
+def _read_unreached_index(lines: Sequence[str]) -> str:
     """Return why pip could not reach the index (the message of urllib3's error), "" if it could."""
-    found = next((match for line in reversed(lines) if (match := _UNREACHED.match(line.strip()))), None)
-    return _OBJECT.sub("", found["error"]).removesuffix("')").removesuffix('")') if found else ""
+    match = next((match for line in reversed(lines) if (match := _UNREACHED.match(line.strip()))), None)
+    return _OBJECT.sub("", match["error"]).removesuffix("')").removesuffix('")') if match else ""
 
 
-def _explained(lines: Sequence[str]) -> str:
-    said = []
+def _read_explanation(lines: Sequence[str]) -> str:
+    parts = []
     for line in lines:
         if line.startswith(("note:", "hint:")):
             break
         if line:
-            said.append(_MARKS.sub("", line))
-    return ": ".join(text.rstrip(".:") for text in said[:2])
+            parts.append(_MARKS.sub("", line))
+    return ": ".join(text.rstrip(".:") for text in parts[:2])
 
 
-def _said_by_the_build(lines: Sequence[str]) -> str:
+def _read_build_error(lines: Sequence[str]) -> str:
     """Return the error in the output of the last build: its last line, or an error line that explanations follow."""
-    ended = [at for at, line in enumerate(lines) if line.strip() == _END]
-    if not ended:
+    ends = [index for index, line in enumerate(lines) if line.strip() == _END]
+    if not ends:
         return ""
-    start = max((at for at, line in enumerate(lines[: ended[-1]]) if _OUTPUT.match(line)), default=0)
-    said = [line.strip() for line in lines[start : ended[-1]] if line.strip()]
-    errors = [line for line in said if _BUILD_ERROR.match(line)]
-    return (errors or said or [""])[-1]
+    start = max((index for index, line in enumerate(lines[: ends[-1]]) if _OUTPUT.match(line)), default=0)
+    output = [line.strip() for line in lines[start : ends[-1]] if line.strip()]
+    errors = [line for line in output if _BUILD_ERROR.match(line)]
+    return (errors or output or [""])[-1]

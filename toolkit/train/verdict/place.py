@@ -22,7 +22,7 @@ _TOOLKIT = f"{Path(__file__).parents[2]}/"
 _BEFORE_NAME = lazy(r"^.*/(?:(?:site|dist)-packages|lib(?:32|64)?/(?:python|pypy)\d[^/]*|python\d+\.zip)/")
 
 
-def own_code(job: Job) -> tuple[str, ...]:
+def user_paths_of(job: Job) -> tuple[str, ...]:
     """Return texts of which one is in the path of each file of the user's own code: its folder, with a slash at both
     ends, and its package where pip installs that."""
     if job.script is None:
@@ -32,37 +32,40 @@ def own_code(job: Job) -> tuple[str, ...]:
     return (f"{folder}/", *((f"-packages/{package}/", f"-packages/{package}.py") if package else ()))
 
 
-def of_user(frames: Sequence[str], own: Sequence[str]) -> str:
+def find_user_frame(frames: Sequence[str], user_paths: Sequence[str]) -> str:
     """Return the innermost frame of the user's own code, "" if there is none.
 
     Code below the job's code folder comes before code elsewhere that is no library, such as a checkout on PYTHONPATH.
     """
-    theirs = [frame for frame in frames if _is_own(frame, own)]
+    theirs = [frame for frame in frames if _is_own(frame, user_paths)]
     others = (frame for frame in frames if not _is_library(frame) and not _COMMAND.search(frame))
     return next(iter(theirs), "") or next(others, "")
 
 
-def shown(frames: Sequence[str], own: Sequence[str]) -> str:
+def describe_place(frames: Sequence[str], user_paths: Sequence[str]) -> str:
     """Return "train.py:9 in main, raised in json/decoder.py:355 in raw_decode"; "" without frames."""
     if not frames:
         return ""
-    users = of_user(frames, own)
+    users = find_user_frame(frames, user_paths)
     if not users or users == frames[0]:
         return frames[0]
-    return f"{users}, raised in {short(frames[0], own)}"
+    return f"{users}, raised in {shorten_frame(frames[0], user_paths)}"
 
 
-def short(frame: str, own: Sequence[str]) -> str:
+def shorten_frame(frame: str, user_paths: Sequence[str]) -> str:
     """Return *frame* with a path relative to what it belongs to: the code folder, the folder of packages."""
     if frame.startswith(_TOOLKIT):
         return f"toolkit/{frame.removeprefix(_TOOLKIT)}"
     if _is_library(frame):
         return _BEFORE_NAME.sub("", frame)
-    return next((frame.removeprefix(folder) for folder in own if frame.startswith(folder)), frame)
+    return next((frame.removeprefix(folder) for folder in user_paths if frame.startswith(folder)), frame)
 
 
-def _is_own(frame: str, own: Sequence[str]) -> bool:
-    folders, packages = [text for text in own if text.startswith("/")], [text for text in own if text[:1] == "-"]
+def _is_own(frame: str, user_paths: Sequence[str]) -> bool:
+    folders, packages = (
+        [text for text in user_paths if text.startswith("/")],
+        [text for text in user_paths if text[:1] == "-"],
+    )
     if any(text in frame for text in packages):
         return True
     return not _is_library(frame) and (not frame.startswith("/") or any(map(frame.startswith, folders)))

@@ -43,58 +43,64 @@ _ERROR = lazy(
 )
 
 
-def lines(tail: bytes) -> list[str]:
-    """Return the lines of *tail* without escape sequences; of an overwritten line (a progress bar) the last state.
+def split_lines(stream: bytes) -> list[str]:
+    """Return the lines of *stream* without escape sequences; of an overwritten line (a progress bar) the last state.
 
     An error is not overwritten: a carriage return in it came with a value (a file with Windows line ends), and is shown
     as "\\r".
     """
-    text = _ESCAPE.sub("", tail.decode("utf-8", "replace"))
-    return [_state(line) for line in text.split("\n")]
+    text = _ESCAPE.sub("", stream.decode("utf-8", "replace"))
+    return [_final_state(line) for line in text.split("\n")]
 
 
-def _state(line: str) -> str:
+def _final_state(line: str) -> str:
     line = line.rstrip("\r")
     if "\r" in line:
         line = line.replace("\r", "\\r") if _ERROR.match(line) else line.rpartition("\r")[2]
     return without_backspaces(line)
 
 
-def last(tail: bytes, count: int, room: int) -> str:
+def last_lines(stream: bytes, count: int, room: int) -> str:
     """Return the last *count* non-empty lines, fewer if they have more than *room* characters.
 
     The first lines are dropped first, because the last ones name the reason. A last line that is too long is cut at its
     end.
     """
-    return _fitted(lines(tail), count, room)
+    return _fit_lines(split_lines(stream), count, room)
 
 
-def words(tail: bytes, count: int, room: int, *, warnings: bool = True) -> str:
+def last_words(stream: bytes, count: int, room: int, *, warnings: bool = True) -> str:
     """Return the same without the remarks of libraries: a warning at start-up does not explain a failure.
 
     *warnings*: whether to keep warnings that may be the script's own.
     """
-    said = list(itertools.takewhile(lambda line: not _MPIRUN_IS_GONE.match(line), lines(tail)))
+    output = list(itertools.takewhile(lambda line: not _MPIRUN_IS_GONE.match(line), split_lines(stream)))
     warning = _WARNING if warnings else _SOFT_WARNING
-    warned = {at for at, line in enumerate(said) if warning.match(line[:MATCHED_CHARACTERS])}
-    shown = {at + 1 for at in warned if said[at + 1 : at + 2] and said[at + 1].startswith("  ")}
-    remarks = {at for at, line in enumerate(said) if _REMARK.match(line) or (not warnings and _SOFT_REMARK.match(line))}
-    left_out = warned | shown | remarks | _stacks(said)
-    return _fitted([line for at, line in enumerate(said) if at not in left_out], count, room)
+    warned = {index for index, line in enumerate(output) if warning.match(line[:MATCHED_CHARACTERS])}
+    code_lines = {index + 1 for index in warned if output[index + 1 : index + 2] and output[index + 1].startswith("  ")}
+    remarks = {
+        index for index, line in enumerate(output) if _REMARK.match(line) or (not warnings and _SOFT_REMARK.match(line))
+    }
+    left_out = warned | code_lines | remarks | _find_stack_frames(output)
+    return _fit_lines([line for index, line in enumerate(output) if index not in left_out], count, room)
 
 
-def _stacks(lines: list[str]) -> set[int]:
+def _find_stack_frames(lines: list[str]) -> set[int]:
     """Return the indices of the frames of each stack but its first: a stack follows its error, and has more frames than
     lines that are shown."""
     short = [line[:MATCHED_CHARACTERS] for line in lines]
-    places = {at for at, line in enumerate(short) if _FRAME_PLACE.match(line)}
-    frames = places | {at - 1 for at in places if at} | {at for at, line in enumerate(short) if _FRAME.match(line)}
-    versions = {at for at, line in enumerate(short) if _VERSION.match(line)}
-    return {at for at in frames if at - 1 in frames} | versions
+    places = {index for index, line in enumerate(short) if _FRAME_PLACE.match(line)}
+    frames = (
+        places
+        | {index - 1 for index in places if index}
+        | {index for index, line in enumerate(short) if _FRAME.match(line)}
+    )
+    versions = {index for index, line in enumerate(short) if _VERSION.match(line)}
+    return {index for index in frames if index - 1 in frames} | versions
 
 
-def _fitted(lines: list[str], count: int, room: int) -> str:
-    said = [line.rstrip() for line in lines if line.strip()][-count:]
-    while len(said) > 1 and sum(len(line) + 1 for line in said) > room:
-        del said[0]
-    return beginning("\n".join(said), room)
+def _fit_lines(lines: list[str], count: int, room: int) -> str:
+    excerpt = [line.rstrip() for line in lines if line.strip()][-count:]
+    while len(excerpt) > 1 and sum(len(line) + 1 for line in excerpt) > room:
+        del excerpt[0]
+    return beginning("\n".join(excerpt), room)

@@ -14,7 +14,7 @@ import msgspec
 from toolkit.job.outcome import signal_name
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.train.verdict import tail as ends
+from toolkit.train.verdict import tail
 
 # torch.distributed writes "[rank3]: " before every line of an uncaught traceback that is not empty (torch >= 2.3).
 _RANK = lazy(r"^\[rank\d+\]: ?")
@@ -52,7 +52,7 @@ GROUP_MEMBERS = 10
 _ENDS_A_MESSAGE = (_START, _LOG, _WENT_ON, _SECOND_HAND, _FRAME_LINE)
 
 
-class Link(Record, frozen=True, kw_only=True):
+class ChainedError(Record, frozen=True, kw_only=True):
     """An exception before another one in a chain: how it led to it, its `error` lines and its frames."""
 
     how: Literal["cause", "context"]
@@ -72,7 +72,7 @@ class Traceback(Record, frozen=True, kw_only=True):
     error: str
     place: str
     frames: tuple[str, ...] = ()
-    chain: tuple[Link, ...] = ()
+    chain: tuple[ChainedError, ...] = ()
     after: int = 0
     said: str = ""
     of_child: bool = False
@@ -84,37 +84,37 @@ class Traceback(Record, frozen=True, kw_only=True):
         return name["name"].rpartition(".")[2] if name is not None else ""
 
 
-def before(tail: bytes, error: str) -> Iterator[Traceback]:
-    """Yield the complete tracebacks in *tail* before the last one whose error begins with *error*, the last first; all
+def find_before(stream: bytes, error: str) -> Iterator[Traceback]:
+    """Yield the complete tracebacks in *stream* before one whose error begins with *error*, the last first; all
     where there is no such one. One that a thread or a child process printed is one of them."""
-    seen = []
-    for lines, start in _starts(tail):
+    traces = []
+    for lines, start in _find_starts(stream):
         line = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
-        found = None if _WENT_ON.match(line) or line in _CHAINED else _read(lines, start)
-        if found is not None:
-            seen.append(msgspec.structs.replace(found, of_child=_CHILD.match(line) is not None))
-    at = next((at for at, each in enumerate(seen) if each.error.startswith(error)), -1)
-    yield from seen[at + 1 :]
+        trace = None if _WENT_ON.match(line) or line in _CHAINED else _read_traceback(lines, start)
+        if trace is not None:
+            traces.append(msgspec.structs.replace(trace, of_child=_CHILD.match(line) is not None))
+    index = next((index for index, trace in enumerate(traces) if trace.error.startswith(error)), -1)
+    yield from traces[index + 1 :]
 
 
-def last(tail: bytes) -> Traceback | None:
-    """Return the last complete traceback in *tail* that can have ended the process, None if there is none.
+def find_last(stream: bytes) -> Traceback | None:
+    """Return the last complete traceback in *stream* that can have ended the process, None if there is none.
 
     Complete: from its first line (of the first in a chain) to its error line. One cut by the tail's start is not.
     """
     spare = None
-    for lines, start in _starts(tail):
-        before = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
-        found = None if _WENT_ON.match(before) else _read(lines, start)
-        if found is None:
+    for lines, start in _find_starts(stream):
+        line_before = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
+        trace = None if _WENT_ON.match(line_before) else _read_traceback(lines, start)
+        if trace is None:
             continue
-        if not _SECOND_HAND.match(before) and not found.error.startswith(REPEATS):
-            return found
-        spare = spare or msgspec.structs.replace(found, of_child=_CHILD.match(before) is not None)
+        if not _SECOND_HAND.match(line_before) and not trace.error.startswith(REPEATS):
+            return trace
+        spare = spare or msgspec.structs.replace(trace, of_child=_CHILD.match(line_before) is not None)
     return spare
 
 
-def first_failure(table: str) -> tuple[str, int]:
+def read_first_failure(table: str) -> tuple[str, int]:
     """Return (which rank failed first and how, its exit code, below 0 of a signal) by torchrun's *table* of failures,
     ("", 0) if it does not say."""
     root = table.partition(ROOT)[2].partition("\n===")[0]
@@ -126,20 +126,20 @@ def first_failure(table: str) -> tuple[str, int]:
     return f"rank {failure['rank']} of {program['program']} failed first: it {how}", code
 
 
-def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
+def _find_starts(stream: bytes) -> Iterator[tuple[list[str], int]]:
     """Yield (lines, index of the first line) of each possible traceback, the last first; the lines of one speaker."""
     starts = []
-    for lines in _voices(tail):
+    for lines in _split_by_speaker(stream):
         texts = [line for _, line in lines]
-        starts += [(at, texts, place) for place, (at, _) in enumerate(lines) if _begins(texts, place)]
+        starts += [(index, texts, place) for place, (index, _) in enumerate(lines) if _begins_traceback(texts, place)]
     for _, texts, place in sorted(starts, key=lambda start: start[0], reverse=True):
         yield texts, place
 
 
-def _voices(tail: bytes) -> list[list[tuple[int, str]]]:
+def _split_by_speaker(stream: bytes) -> list[list[tuple[int, str]]]:
     """Return the numbered lines of each speaker: each rank that tags its lines, and the rest. All share empty lines."""
     tagged: list[tuple[str | None, str]] = []
-    for line in ends.lines(tail):
+    for line in tail.split_lines(stream):
         tag = _RANK.match(line)
         text = line[tag.end() :] if tag else line
         voice = tag[0].rstrip() if tag else "" if text.strip() else None
@@ -150,37 +150,37 @@ def _voices(tail: bytes) -> list[list[tuple[int, str]]]:
             text = start["start"]
         tagged.append((voice, text))
     voices = dict.fromkeys(voice for voice, _ in tagged if voice is not None)
-    return [[(at, text) for at, (of, text) in enumerate(tagged) if of in (voice, None)] for voice in voices]
+    return [[(index, text) for index, (of, text) in enumerate(tagged) if of in (voice, None)] for voice in voices]
 
 
-def _begins(lines: list[str], at: int) -> bool:
-    start = _START.match(lines[at])
+def _begins_traceback(lines: list[str], index: int) -> bool:
+    start = _START.match(lines[index])
     if start is not None:
         return not start["before"].strip()
-    frame = _FRAME.match(lines[at])
-    if frame is None or frame["function"] or (at and lines[at - 1].startswith(("  ", "Traceback "))):
+    frame = _FRAME.match(lines[index])
+    if frame is None or frame["function"] or (index and lines[index - 1].startswith(("  ", "Traceback "))):
         return False
-    error = _error_line(lines, at, margin=0)
+    error = _find_error_line(lines, index, margin=0)
     return error is not None and bool(_SYNTAX.match(lines[error]))
 
 
-def _read(lines: list[str], start: int) -> Traceback | None:
+def _read_traceback(lines: list[str], start: int) -> Traceback | None:
     if lines[start].strip().startswith(_GROUP):
         return _read_group(lines, start)
     headed = _START.match(lines[start]) is not None
     margin = len(lines[start]) - len(lines[start].lstrip()) if headed else 0
-    error = _error_line(lines, start, margin=margin)
+    error = _find_error_line(lines, start, margin=margin)
     if error is None:
         return None
-    end = _message_end(lines, error)
+    end = _find_message_end(lines, error)
     if lines[error].endswith(IN_USER_CODE):
-        inner, inner_end = _user_code(lines, error)
+        inner, inner_end = _find_error_in_user_code(lines, error)
         if inner is not None:
-            return _traceback(lines, start, inner_end, lines[inner].strip(), lines[start:inner])
-    return _traceback(lines, start, end, "\n".join(lines[error:end]).strip(), lines[start:error])
+            return _make_traceback(lines, start, inner_end, lines[inner].strip(), lines[start:inner])
+    return _make_traceback(lines, start, end, "\n".join(lines[error:end]).strip(), lines[start:error])
 
 
-def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
+def _find_error_line(lines: list[str], start: int, *, margin: int) -> int | None:
     for index in range(start + 1, len(lines)):
         line = lines[index]
         if not line.strip():
@@ -191,7 +191,7 @@ def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
     return None
 
 
-def _message_end(lines: list[str], error: int) -> int:
+def _find_message_end(lines: list[str], error: int) -> int:
     for index in range(error + 1, min(error + MESSAGE_LINES, len(lines))):
         line = lines[index]
         if not line.strip() or any(pattern.match(line) for pattern in _ENDS_A_MESSAGE):
@@ -199,7 +199,7 @@ def _message_end(lines: list[str], error: int) -> int:
     return min(error + MESSAGE_LINES, len(lines))
 
 
-def _user_code(lines: list[str], error: int) -> tuple[int | None, int]:
+def _find_error_in_user_code(lines: list[str], error: int) -> tuple[int | None, int]:
     """Return (the line with the true error inside AutoGraph's message, the message's end)."""
     inner, end = None, error + 1
     while end < len(lines) and (not lines[end].strip() or lines[end].startswith("    ")):
@@ -209,17 +209,17 @@ def _user_code(lines: list[str], error: int) -> tuple[int | None, int]:
     return inner, end
 
 
-def chained(text: str) -> list[str]:
+def read_chained_errors(text: str) -> list[str]:
     """Return the error lines of all exceptions but the last in the chained traceback *text*."""
     lines = [_RANK.sub("", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
-    return [lines[at - 1] for at, line in enumerate(lines) if line in _CHAINED and at]
+    return [lines[index - 1] for index, line in enumerate(lines) if line in _CHAINED and index]
 
 
-def _first_of_chain(lines: list[str], start: int) -> int:
+def _find_chain_start(lines: list[str], start: int) -> int:
     first = start
     for earlier in range(start - 1, -1, -1):
-        if not _begins(lines, earlier):
+        if not _begins_traceback(lines, earlier):
             continue
         if not any(line.strip() in _CHAINED for line in lines[max(earlier, first - 4) : first]):
             break
@@ -233,28 +233,28 @@ def _read_group(lines: list[str], start: int) -> Traceback | None:
     while end < len(lines) and re.match(r"\s*[|+]", lines[end]):
         end += 1
     inside = [re.sub(r"^\s*\| ?", "", line) for line in lines[start:end]]
-    errors = [at for at, line in enumerate(inside) if at and _ERROR.match(line)]
+    errors = [index for index, line in enumerate(inside) if index and _ERROR.match(line)]
     if not errors:
         return None
-    said = [inside[at] for at in errors]
-    leaf = next((at for at in errors if not inside[at].split(":")[0].endswith("ExceptionGroup")), errors[0])
-    return _traceback(lines, start, end, "\n".join(said[: GROUP_MEMBERS + 1]), lines[start : start + leaf])
+    errors_text = [inside[index] for index in errors]
+    leaf = next((index for index in errors if not inside[index].split(":")[0].endswith("ExceptionGroup")), errors[0])
+    return _make_traceback(lines, start, end, "\n".join(errors_text[: GROUP_MEMBERS + 1]), lines[start : start + leaf])
 
 
-def _links(lines: list[str], first: int, last: int) -> tuple[Link, ...]:
+def _read_chain(lines: list[str], first: int, last: int) -> tuple[ChainedError, ...]:
     """Return the exceptions of a chain that begins at *first*, before the traceback at *last*, the nearest first."""
-    starts = [at for at in range(first, last + 1) if _begins(lines, at)]
+    starts = [index for index in range(first, last + 1) if _begins_traceback(lines, index)]
     links = []
     for start, following in itertools.pairwise(starts):
         how = next((_CHAINED[text] for line in lines[start:following] if (text := line.strip()) in _CHAINED), None)
-        error = _error_line(lines, start, margin=len(lines[start]) - len(lines[start].lstrip()))
+        error = _find_error_line(lines, start, margin=len(lines[start]) - len(lines[start].lstrip()))
         if how is not None and error is not None:
-            said = "\n".join(lines[error : _message_end(lines, error)]).strip()
-            links.append(Link(how=how, error=said, frames=_frames(lines[start:error])))
+            error_text = "\n".join(lines[error : _find_message_end(lines, error)]).strip()
+            links.append(ChainedError(how=how, error=error_text, frames=_read_frames(lines[start:error])))
     return tuple(reversed(links))
 
 
-def _frames(lines: list[str]) -> tuple[str, ...]:
+def _read_frames(lines: list[str]) -> tuple[str, ...]:
     frames = []
     for match in filter(None, map(_FRAME.match, lines)):
         function = f" in {match['function'].removesuffix('  *')}" if match["function"] else ""
@@ -262,19 +262,19 @@ def _frames(lines: list[str]) -> tuple[str, ...]:
     return tuple(reversed(frames))
 
 
-def _traceback(lines: list[str], start: int, end: int, error: str, frames: list[str]) -> Traceback:
+def _make_traceback(lines: list[str], start: int, end: int, error: str, frames: list[str]) -> Traceback:
     """Return the traceback that begins at *start*, after those of its chain."""
-    first, places = _first_of_chain(lines, start), _frames(frames)
-    failure = first_failure("\n".join(lines[start:]))[0] if error.startswith(REPEATS) else ""
+    first, places = _find_chain_start(lines, start), _read_frames(frames)
+    failure = read_first_failure("\n".join(lines[start:]))[0] if error.startswith(REPEATS) else ""
     if failure:
         error, places = f"{REPEATS}: {failure}", ()  # torchrun's own frames say nothing.
-        root = next(at for at in range(start, len(lines)) if ROOT in lines[at])
-        end = next((at for at in range(root, len(lines)) if lines[at].startswith("===")), end - 1) + 1
+        root = next(index for index in range(start, len(lines)) if ROOT in lines[index])
+        end = next((index for index in range(root, len(lines)) if lines[index].startswith("===")), end - 1) + 1
     return Traceback(
         text="\n".join(lines[first:end]).rstrip(),
         error=error,
         place=places[0] if places else "",
         frames=places,
-        chain=_links(lines, first, start) if first < start else (),
+        chain=_read_chain(lines, first, start) if first < start else (),
         after=sum(1 for line in lines[end:] if line.strip()),
     )

@@ -183,7 +183,7 @@ def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
 def _list_recompilations(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[Cell, ...]]:
     for host, did in found:
         for each in did.recompilations:
-            yield host, each.what, each.why, each.count
+            yield host, each.function, each.reason, each.count
 
 
 def _build_recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:

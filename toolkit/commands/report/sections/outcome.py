@@ -85,9 +85,9 @@ def describe_cause(job: JobData) -> str:
     if job.status == "failed" and job.failed_host in vanished:
         return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."
     outcome = job.outcome
-    if outcome is not None and outcome.status != "succeeded" and (outcome.cause.text or outcome.text):
+    if outcome is not None and outcome.status != "succeeded" and (outcome.cause.message or outcome.plugin_failure_text):
         limit = LIMITS.get(job.stopped_by, "")
-        return _replace_host_paths(job, job.mask(limit + (outcome.cause.text or outcome.text)))
+        return _replace_host_paths(job, job.mask(limit + (outcome.cause.message or outcome.plugin_failure_text)))
     if job.reason:
         found = _MESSAGE.search(job.reason)
         return found["text"] if found else job.reason.partition(": ")[2] or job.reason
@@ -153,8 +153,8 @@ def _build_place(job: JobData) -> list[Block]:
         if cause.rank is not None and cause.local_rank is not None:
             rank += f" (local rank {cause.local_rank})"
         pid = f"pid {cause.pid}" if cause.pid is not None else ""
-        place = ", ".join(filter(None, (f"host {outcome.host}" if outcome.host else "", rank, pid)))
-        where = ": ".join(filter(None, (place, cause.ended)))
+        place = ", ".join(filter(None, (f"host {outcome.cause_host}" if outcome.cause_host else "", rank, pid)))
+        where = ": ".join(filter(None, (place, cause.process_end)))
         if cause.identical_failures:
             where += f"; {count_words(cause.identical_failures, 'more rank')} with the same traceback"
         if where:
@@ -203,10 +203,10 @@ def _describe_host(host: HostData) -> str:
     outcome = host.outcome
     if outcome is None or outcome.status == "succeeded":
         return ""
-    if outcome.here:
-        return outcome.here
+    if outcome.this_host_end:
+        return outcome.this_host_end
     cause = outcome.cause
-    return f"{cause.process} {cause.ended}".strip() if cause.ended else first_line(cause.text)
+    return f"{cause.process} {cause.process_end}".strip() if cause.process_end else first_line(cause.message)
 
 
 def _build_interruptions(material: Material) -> list[Block]:
@@ -265,7 +265,7 @@ def _build_restarts(material: Material) -> list[Block]:
             restart.host,
             restart.rank if restart.rank is not None else restart.process,
             restart.exit_code,
-            _replace_host_paths(job, job.mask(first_line(restart.cause))),
+            _replace_host_paths(job, job.mask(first_line(restart.message))),
         )
         for restart in job.restarts
     )
@@ -277,6 +277,6 @@ def _list_notes(job: JobData) -> list[str]:
     notes = list(job.notes)
     if job.outcome is not None:
         notes += [note for note in job.outcome.notes if note not in notes]
-        if job.outcome.lost_bytes:
-            notes.append(f"{job.outcome.lost_bytes} bytes of a host's output did not reach its console.")
+        if job.outcome.console_lost_bytes:
+            notes.append(f"{job.outcome.console_lost_bytes} bytes of a host's output did not reach its console.")
     return notes

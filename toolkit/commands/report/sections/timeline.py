@@ -56,7 +56,7 @@ def _list_events(material: Material) -> list[Event]:
         )
     for restart in job.restarts:
         if restart.failed_ns:
-            text = f"failure: {first_line(restart.cause)}; attempt {restart.attempt} follows"
+            text = f"failure: {first_line(restart.message)}; attempt {restart.attempt} follows"
             found.append((restart.failed_ns / 1e9, restart.host, text))
     for number, interruption in enumerate(job.interruptions, 1):
         times = (interruption.time, "SIGTERM to all hosts"), (interruption.end_time, "all hosts have ended")

@@ -52,7 +52,8 @@ class FunctionFacts:
             "compile_s": round(self.compile_s, 3),
             "compilations": self.compilations,
             "recompilations": [
-                {"what": self.name, "why": reason, "count": count} for reason, count in self.recompilations.items()
+                {"function": self.name, "reason": reason, "count": count}
+                for reason, count in self.recompilations.items()
             ],
             "steps": self.steps,
             "steady_step_ms": trial.median(times_s) * 1e3 if times_s else None,

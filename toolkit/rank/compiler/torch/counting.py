@@ -83,7 +83,7 @@ class Compiles:
             "graphs": None if counters is None else counters["stats"]["unique_graphs"],
             "graph_breaks": None if counters is None else sum(counters["graph_break"].values()),
             "cache_hits": None if counters is None else _cache_hits(counters),
-            "recompilations": [{"what": code, "why": guard, "count": n} for code, (guard, n) in frames.items()],
+            "recompilations": [{"function": code, "reason": guard, "count": n} for code, (guard, n) in frames.items()],
         }
 
 

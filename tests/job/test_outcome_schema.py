@@ -1,0 +1,106 @@
+"""outcome.json, its schema and its page say the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from tests.train.base import Base
+from toolkit.cli.outermost import _document
+from toolkit.job.cause import Cause
+from toolkit.job.compilation import Compilation, Recompilation, Trial
+from toolkit.job.outcome import Exit, Outcome
+from toolkit.job.outcome_schema import PAGE, SCHEMA, page_with_tables, schema
+from toolkit.job.restart import Restart
+from toolkit.job.stuck import StuckRank
+from toolkit.records import encode
+
+RECORDS = (Outcome, Cause, Exit, StuckRank, Restart, Compilation, Recompilation, Trial)
+SCRIPTS = {
+    "succeeded": "print('done')",
+    "exception": "import os\nraise ValueError('no shard')",
+    "exit code": "import sys\nprint('no such shard', file=sys.stderr)\nsys.exit(7)",
+    "killed": "import os\nos.kill(os.getpid(), 9)",
+    "stopped": "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)",
+}
+
+
+def closed() -> dict[str, Any]:
+    """Return the schema as docs/ has it, made to refuse keys that it does not know and to require all that it knows."""
+    document: dict[str, Any] = json.loads(SCHEMA.read_text())
+    for definition in document["$defs"].values():
+        definition |= {"additionalProperties": False, "required": list(definition["properties"])}
+    return document
+
+
+def test_the_shipped_schema_is_that_of_the_records() -> None:
+    """`python -m toolkit.job.outcome_schema` writes it anew."""
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(schema()))
+
+
+def test_the_page_explains_every_key_as_the_records_do() -> None:
+    assert PAGE.read_text() == page_with_tables(PAGE.read_text())
+
+
+def test_every_field_of_every_record_is_in_the_schema_with_a_description() -> None:
+    definitions = schema()["$defs"]
+
+    assert sorted(definitions) == sorted(record.__name__ for record in RECORDS)
+    for record in RECORDS:
+        properties = definitions[record.__name__]["properties"]
+        assert list(properties) == [field.encode_name for field in msgspec.structs.fields(record)]
+        assert all(properties[name]["description"] for name in properties), record
+
+
+def test_the_example_of_the_page_is_a_whole_outcome() -> None:
+    example = json.loads(PAGE.read_text().partition("```json\n")[2].partition("```")[0])
+
+    jsonschema.Draft202012Validator(closed()).validate(example)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_outcome_of_a_real_job_keeps_to_the_schema(tmp_path: Path, name: str) -> None:
+    base = Base(tmp_path)
+    base.program(SCRIPTS[name])
+
+    done = base.train()
+
+    jsonschema.Draft202012Validator(closed()).validate(done.outcome)
+    assert done.outcome["status"] == (name if name in ("succeeded", "stopped") else "failed"), done
+
+
+def test_an_outcome_with_every_object_keeps_to_the_schema() -> None:
+    trial = Trial(pairs=8, eager_step_ms=20.0, candidate_step_ms=21.0, kept=False, cost_s=1.5)
+    outcome = Outcome(
+        status="failed",
+        exit_code=124,
+        stuck_ranks=(StuckRank(process="rank 0", activity="waits"),),
+        exits=(Exit(process="rank 0", pid=7, started_ns=1, ended_ns=2, code=0),),
+        restarts=(Restart(attempt=1, host="algo-1", message="boom"),),
+        compiler=Compilation(
+            framework="torch",
+            recompilations=(Recompilation(function="forward", reason="size mismatch", count=2),),
+            trial=trial,
+            autocast_trial=trial,
+        ),
+    )
+
+    jsonschema.Draft202012Validator(closed()).validate(json.loads(encode(outcome)))
+
+
+def test_what_a_damaged_installation_writes_keeps_to_the_schema() -> None:
+    document = json.loads(_document(70, "Framework Error", "ModuleNotFoundError: no msgspec", ""))
+
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert msgspec.convert(document, Outcome).cause.message == "ModuleNotFoundError: no msgspec"
+
+
+def test_a_file_of_another_version_is_refused() -> None:
+    document = json.loads(encode(Outcome(status="succeeded", exit_code=0))) | {"schema_version": 2}
+
+    assert not jsonschema.Draft202012Validator(schema()).is_valid(document)
+    with pytest.raises(msgspec.ValidationError, match="schema_version"):
+        msgspec.convert(document, Outcome)

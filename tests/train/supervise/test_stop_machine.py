@@ -300,7 +300,7 @@ def test_ranks_that_abort_mpi_end_before_they_are_told_to() -> None:
 def test_ranks_wait_a_moment_for_one_that_left_without_mpi_finalize() -> None:
     host = Host(as_one=True, ends_as_one=True)
 
-    assert stop_log.rank_unfinalized(ended(left=True)) in host.rank_ends(left=True)
+    assert stop_log.rank_unfinalized(ended(without_mpi_finalize=True)) in host.rank_ends(without_mpi_finalize=True)
     assert host.due_in_s == UNFINISHED_S
     assert host.after(UNFINISHED_S) == [stop_log.unfinalized_rank_awaited(), PlainAction.TERMINATE_RANKS]
 

@@ -13,14 +13,19 @@ from toolkit.errors import UserError
 from toolkit.records import Record
 
 
-class Scaled(Record, frozen=True, kw_only=True):
-    """Batches are global, in samples per optimizer step. `factor`: new batch over old. None: was not given."""
+class ScaledHyperparameters(Record, frozen=True, kw_only=True):
+    """Hyperparameters for a new batch. Batches are global."""
 
     old_batch: int
+    """In samples per optimizer step."""
     new_batch: int
+    """In samples per optimizer step."""
     factor: float
+    """The new batch over the old one."""
     learning_rate: float | None = None
+    """For the new batch; None: the old one was not given."""
     weight_decay: float | None = None
+    """For the new batch; None: the old one was not given."""
 
 
 def global_batch(per_device: int, *, devices: int = 1, hosts: int = 1, accumulation: int = 1) -> int:
@@ -62,14 +67,16 @@ def weight_decay(old: float, *, old_batch: int, new_batch: int) -> float:
     return old * old_batch / new_batch
 
 
-def scaled(*, old_batch: int, new_batch: int, rate: float | None = None, decay: float | None = None) -> Scaled:
+def scaled(
+    *, old_batch: int, new_batch: int, rate: float | None = None, decay: float | None = None
+) -> ScaledHyperparameters:
     """Return learning rate and weight decay for *new_batch*, given the old *rate* and *decay*; None stays None.
 
     Raises:
         UserError: as `learning_rate` and `weight_decay`.
     """
     _check("batch", 0.0, old_batch, new_batch)
-    return Scaled(
+    return ScaledHyperparameters(
         old_batch=old_batch,
         new_batch=new_batch,
         factor=new_batch / old_batch,

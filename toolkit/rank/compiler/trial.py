@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 
 class TrialDecision:
-    """The outcome of a trial. `eager_s`, `candidate_s`: medians of the steps. `reason`: "" if the figures decided."""
+    """The outcome of a trial. *pairs*: how many were compared. *eager_s*, *candidate_s*: medians of the steps.
+    *reason*: why the candidate is not kept, "" if the figures decided."""
 
     def __init__(
         self, *, keeps_candidate: bool, pairs: int, eager_s: float, candidate_s: float, reason: str = ""
@@ -67,22 +68,24 @@ class TrialDecision:
 
 
 class Interleaving:
-    """The steps of a trial: whose turn it is, and what was measured. Each rank has one.
-
-    `turn`: the mode in which the next step must run. `pairs`: (eager, candidate) in seconds, by their number from 0;
-    those of which a step could not be compared are left out. `due`: set by the step after which there may be a
-    decision, to the number of pairs that were run; else 0. `steps`, `spent_s`: all steps since the start. `compiling`:
-    the candidate's steps that compiled something. `reason`: why no figures will come, "" if they may.
-    """
+    """The steps of a trial: whose turn it is, and their times. Each rank has one."""
 
     def __init__(self) -> None:
         self.turn = CANDIDATE
+        """The mode in which the next step must run."""
         self.pairs: dict[int, Pair] = {}
+        """(eager, candidate) in seconds, by their number from 0; pairs with a step that could not be compared are left
+        out."""
         self.due = 0
+        """Set by the step after which there may be a decision, to the number of pairs that were run; else 0."""
         self.steps = 0
+        """All steps since the start."""
         self.spent_s = 0.0
+        """The time that they took."""
         self.compiling = 0
+        """The candidate's steps that compiled something."""
         self.reason = ""
+        """Why no figures will come, "" if they may."""
         self.is_over = False
         self._half: dict[str, float] = {}
         self._is_spoiled = False

@@ -1,4 +1,4 @@
-"""Compiles what Keras's `fit` trains: Keras 3 on TensorFlow, and tf_keras. An explicit jit_compile stays as it is.
+"""Compiles the steps of Keras's `fit`: Keras 3 on TensorFlow, and tf_keras. An explicit jit_compile stays as it is.
 
 Keras 3.15's "auto" means no XLA on CPUs and under tf.distribute, tf_keras's None means none at all.
 """

@@ -40,7 +40,7 @@ class Controller:
         self._optimizer = MainOptimizer()
         self._group_steps = 0
         self._slot_state = SlotState(self._pass_failed)
-        finder = finding.Finder(self._hook_failed, self._second_gradients_taken)
+        finder = finding.ModuleFinder(self._hook_failed, self._second_gradients_taken)
         self._training = Training(settings, finder, self._slot_state)
         self._training.facts_file.write(
             compile=settings["compile"], autocast=settings["autocast"], reason="no model that trains was found"

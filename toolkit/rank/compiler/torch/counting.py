@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OF_SHAPES = ("size mismatch", "stride mismatch", "rank mismatch", ".size()[", ".stride()[", "Eq(s", "Ne(s")
 
 
-class Compiles:
+class CompileCounter:
     """The compilations of this process since `start`. `count`: how many; `seconds`: how long they took together.
 
     What is not counted by this version of torch is None in `facts`. *budget*: bounds them, None: nothing does.

@@ -33,7 +33,7 @@ DOUBLE = "the script takes gradients of gradients (create_graph=True), which com
 LATE_DOUBLE = DOUBLE + "; if that step fails, set TOOLKIT_COMPILE=off"
 
 
-class Finder:
+class ModuleFinder:
     """Watches the first steps for the modules that train, and for reasons not to compile."""
 
     def __init__(self, failed: "Callable[[Exception], None]", doubles: "Callable[[], None]") -> None:

@@ -9,7 +9,7 @@ import torch
 from . import agreement, cache, precision
 from .agreement import RankAgreement, Vote
 from .budget import CompileBudget
-from .counting import Compiles
+from .counting import CompileCounter
 from .dump import DebugDump
 from .slot import ForwardSlot, Mode
 from .state import TrainingState
@@ -111,7 +111,7 @@ class ObservingState(TrainingState):
         training.facts_file.write(cache=self._prepare_cache(device))
         limit_s = training.settings.get("budget_s")
         training.slot_state.budget = None if limit_s is None else CompileBudget(limit_s)
-        training.compiles = Compiles(training.slot_state.budget)
+        training.compiles = CompileCounter(training.slot_state.budget)
         training.compiles.start()
         _configure_torch()
 

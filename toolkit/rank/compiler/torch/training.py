@@ -16,14 +16,14 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
-    from .counting import Compiles
+    from .counting import CompileCounter
     from .dump import DebugDump
 
 
 class Training:
     """The training, as all states of the controller (state.py) see it."""
 
-    def __init__(self, settings: "dict[str, Any]", finder: finding.Finder, slot_state: SlotState) -> None:
+    def __init__(self, settings: "dict[str, Any]", finder: finding.ModuleFinder, slot_state: SlotState) -> None:
         self.settings = settings
         """As train/launchers/compiler_variables.py writes them."""
         self.finder = finder
@@ -38,7 +38,7 @@ class Training:
         """Compiled code is asked for without a trial. Code is compiled once: for the precision that is kept."""
         self.steps = 0
         self.steady = SteadyTimes()
-        self.compiles: Compiles | None = None
+        self.compiles: CompileCounter | None = None
         """None: nothing is compiled in this process."""
         self.dump: DebugDump | None = None
 

@@ -8,7 +8,7 @@ import torch.nn as nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import smdistributed.modelparallel.torch as smp
-from toolkit.rank.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.step import get_runner
 
 SIZE, BATCH, MICROBATCHES = 6, 8, 4
 torch.set_default_dtype(torch.float64)
@@ -231,7 +231,7 @@ def by_attributes(keeps):
             for parameter in each[0].parameters():
                 if parameter.device.type != "meta":
                     parameter.data.mul_(1.25)
-    why = runner().shortcut.reason
+    why = get_runner().shortcut.reason
     end()
     return max(differences), why
 

@@ -434,9 +434,9 @@ def chain():
     for number, module in enumerate(net):
         smp.set_partition(module, int(number > 0))
     error = compared(net, steps=3)
-    from toolkit.rank.modelparallel.torch.step import runner
+    from toolkit.rank.modelparallel.torch.step import get_runner
 
-    return [error, len(runner().shortcut._steps), runner().shortcut.reason]
+    return [error, len(get_runner().shortcut._steps), get_runner().shortcut.reason]
 
 
 WITHOUT_DEFAULTS = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Muon": {"lr": 0.1}, "ASGD": {"t0": 0, "lr": 0.1}}

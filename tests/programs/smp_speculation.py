@@ -13,7 +13,7 @@ import torch.nn as nn
 
 import smdistributed.modelparallel.torch as smp
 from toolkit.rank.modelparallel import world
-from toolkit.rank.modelparallel.torch.microbatches import random_states
+from toolkit.rank.modelparallel.torch.microbatches import make_random_states
 
 RANK_OF = (1, 1, 2, 1)
 MICROBATCHES = 4
@@ -201,7 +201,7 @@ def case(model, row, whole, messenger_calls, how, width):
             runs.append(len(ran))
         torch.set_rng_state(state)
         total = 0.0
-        for some, its in zip(x.chunk(MICROBATCHES), random_states(MICROBATCHES)):
+        for some, its in zip(x.chunk(MICROBATCHES), make_random_states(MICROBATCHES)):
             torch.set_rng_state(its)
             theirs = (whole(some) ** 2).mean() / MICROBATCHES
             theirs.backward()

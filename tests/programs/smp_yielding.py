@@ -15,7 +15,7 @@ import torch.nn as nn
 
 import smdistributed.modelparallel.torch as smp
 from toolkit.rank.modelparallel.torch.order import Urgency
-from toolkit.rank.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.step import get_runner
 
 FOLDER = Path(os.environ["SM_OUTPUT_DATA_DIR"])
 
@@ -29,7 +29,7 @@ def until(holds, what):
 
 def await_answer(microbatch):
     def is_here():
-        ready = list(runner().agent.scheduler._ready)
+        ready = list(get_runner().agent.scheduler._ready)
         return any(each.urgency == Urgency.ANSWERED and each.task.microbatch == microbatch for each in ready)
 
     until(is_here, f"the answer for microbatch {microbatch}")

@@ -127,7 +127,7 @@ for name, call in asked["official"].items():
     there = smp
     try:
         for part in name.split("."):
-            there = type(there) if type(there).__name__ == "State" else there
+            there = type(there) if type(there).__name__ in ("State", "LibraryState") else there
             there = getattr(there, part)
         if call is not None:
             given = call[0] * [None]

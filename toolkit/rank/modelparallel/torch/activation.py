@@ -73,7 +73,7 @@ def set_activation_checkpointing(
     setattr(module, MARK, plan)
 
 
-def begin(model: Any) -> None:
+def checkpoint_marked_modules(model: Any) -> None:
     """Checkpoint the marked modules of *model*, a DistributedModel that was just partitioned; offload if configured.
 
     Raises:
@@ -90,7 +90,7 @@ def begin(model: Any) -> None:
     for path, module in marked:
         _apply(path, module, getattr(module, MARK), model.assignment().__getitem__, partition)
     if this_world.cfg.offload_activations:
-        offload.begin(model.device, this_world.cfg.activation_loading_horizon)
+        offload.start_offloading(model.device, this_world.cfg.activation_loading_horizon)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ def checkpoint_sequential(
     return _Groups(plan, layers, {id(layer) for layer in layers})(input)
 
 
-def grouped(sequential: nn.Module, layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
+def group_layers(sequential: nn.Module, layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
     """Return a function that calls *layers*, consecutive ones of *sequential*, by the plan of *sequential*, if any."""
     plan = getattr(sequential, MARK, None)
     if plan is None:

@@ -17,7 +17,7 @@ from toolkit.rank.modelparallel.torch import parameter_rules
 PROCESS_GROUP_TIMEOUT_S = 1800.0
 
 
-class State:
+class LibraryState:
     """`smp.state`: the attributes that scripts and transformers read."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ModuleManager:
         self.translate_functions: list[Any] = []
 
 
-state = State()
+state = LibraryState()
 
 
 def init(config: Mapping[str, Any] | None = None) -> None:

@@ -70,7 +70,7 @@ class GradientBucket:
         first = self._parameters[0]
         if self.flat is None or not keep:
             size = sum(parameter.numel() for parameter in self._parameters)
-            self.flat = torch.empty(size, dtype=gradient_dtype(first), device=first.device)
+            self.flat = torch.empty(size, dtype=get_gradient_dtype(first), device=first.device)
         for parameter, view in zip(self._parameters, self.gradients(), strict=True):
             if parameter.grad is None:
                 view.zero_()
@@ -213,7 +213,7 @@ def _after_gradient(parameter: Any, call: Callable[[nn.Parameter], None]) -> Rem
     return handle
 
 
-def gradient_dtype(parameter: Any) -> torch.dtype:
+def get_gradient_dtype(parameter: Any) -> torch.dtype:
     """Return the type of *parameter*'s gradient: its own, or that in which autograd was told to add it up."""
     dtype: torch.dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return dtype
@@ -226,7 +226,7 @@ def _buckets(
     groups: list[list[nn.Parameter]] = []
     filled: dict[Any, tuple[list[nn.Parameter], float]] = {}
     for parameter in parameters:
-        kind = (gradient_dtype(parameter), parameter.device)
+        kind = (get_gradient_dtype(parameter), parameter.device)
         size = parameter.numel() * parameter.element_size()
         members, used = filled.get(kind, ([], cap_bytes))
         if used + size > cap_bytes:

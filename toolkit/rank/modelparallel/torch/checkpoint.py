@@ -22,7 +22,7 @@ from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import api
 from toolkit.rank.modelparallel.torch.model import PARTIAL
 from toolkit.rank.modelparallel.torch.optimizer import LOW_PRECISION, merge
-from toolkit.rank.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.step import get_runner
 
 NEWEST = "newest"
 USER_CONTENT = "user_content"
@@ -132,7 +132,7 @@ def resume_from_checkpoint(
                 f"smp.resume_from_checkpoint: expected a {kind} checkpoint in {root}, found none named in "
                 f"{root / NEWEST}: give the tag, or a path to which smp.save_checkpoint has saved one"
             )
-    model = runner().model
+    model = get_runner().model
     if model is None:
         raise SMPError("smp.resume_from_checkpoint: expected a DistributedModel before it, found none: wrap the model")
     if partial and translate_function is not None:

@@ -144,7 +144,7 @@ class StepRun:
             self._done.set()
 
 
-def random_states(count: int) -> list[Any]:
+def make_random_states(count: int) -> list[Any]:
     """Return the random number generators' states of *count* microbatches.
 
     The first goes on with the present state, which determines the others.

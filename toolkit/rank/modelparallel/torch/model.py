@@ -26,7 +26,7 @@ from toolkit.rank.modelparallel.torch.api import state
 from toolkit.rank.modelparallel.torch.averaging import CommHook
 from toolkit.rank.modelparallel.torch.nodes import link_calls
 from toolkit.rank.modelparallel.torch.replicas import ReplicaAverager
-from toolkit.rank.modelparallel.torch.step import Runner, runner
+from toolkit.rank.modelparallel.torch.step import StepRunner, get_runner
 from toolkit.rank.modelparallel.torch.tensor import delayed, sharding
 from toolkit.rank.modelparallel.torch.tensor.distribute import distribute
 from toolkit.rank.modelparallel.torch.tensor.queries import TensorParallel
@@ -89,7 +89,7 @@ class DistributedModel(TensorParallel, Wrapper):
         self._on_step_end: list[Callable[[DistributedModel], None]] = []
         self._on_post_partition: list[Callable[[DistributedModel, Any], None]] = []
         self._to_load: tuple[Mapping[str, Any], bool, bool] | None = None  # The arguments of _load_local.
-        self._runner: Runner = runner()
+        self._runner: StepRunner = get_runner()
         if self._runner.agent.model is not None:
             raise SMPError(
                 "expected one DistributedModel in this process, found a second: wrap one module that has both"
@@ -100,11 +100,11 @@ class DistributedModel(TensorParallel, Wrapper):
             if delayed.is_delayed(module):
                 delayed.initialise(module, lambda _: True)
             module.to(self._runner.device)
-        if (dtype := scaling.working_dtype(self._world.cfg)) is not None:
+        if (dtype := scaling.get_working_dtype(self._world.cfg)) is not None:
             module.to(dtype)
         if self._world.cfg.sharded_data_parallel_degree > 1:
             sharded.shard(module, self._world.cfg, state.process_groups["rdp"], self._runner.device)
-        self.on_partition(activation.begin)
+        self.on_partition(activation.checkpoint_marked_modules)
         if self._world.cfg.fp32_grad_accumulation:
             for register in (self.on_partition, self.on_addition):
                 register(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
@@ -243,10 +243,10 @@ class DistributedModel(TensorParallel, Wrapper):
             raise SMPError(f"rank 0 could not partition the model: {decision}")
         self.decision = decision
         if delayed.is_delayed(self.module):
-            partitions, own_partition = partitioned.partitions_of(self.module, decision), this_world.rank_in("pp")
+            partitions, own_partition = partitioned.get_partitions(self.module, decision), this_world.rank_in("pp")
             delayed.initialise(self.module, lambda path: partitions[path] == own_partition)
         self._additions.pop(self)
-        self._place(partitioned.partitions_of(self.module, decision))
+        self._place(partitioned.get_partitions(self.module, decision))
         self.partitioned = True
         if self._to_load is not None:
             to_load, self._to_load = self._to_load, None
@@ -260,8 +260,8 @@ class DistributedModel(TensorParallel, Wrapper):
         """Put every module into its partition of *assignment*; this may be called again."""
         own_partition, agent = self._world.rank_in("pp"), self._runner.agent
         self._assignment, self._paths = assignment, None
-        partitioned.apply(self.module, assignment, own_partition, self._runner.device, agent.call)
-        yielding.begin(self.module, assignment, own_partition, agent.scheduler.yield_token)
+        partitioned.apply_partitions(self.module, assignment, own_partition, self._runner.device, agent.call)
+        yielding.install_yields(self.module, assignment, own_partition, agent.scheduler.yield_token)
         local = [parameter for parameter in self.module.parameters() if parameter.device.type != "meta"]
         self._runner.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in local)
 
@@ -269,7 +269,7 @@ class DistributedModel(TensorParallel, Wrapper):
         """Assign partitions to modules and parameters added after the partition; inside a step this waits."""
         if self.partitioned and not self._runner.is_under_way and (added := self._additions.pop(self)):
             self._added |= added
-            self._place(partitioned.extended(self.module, self._assignment, self._world.cfg.partitions))
+            self._place(partitioned.extend_assignment(self.module, self._assignment, self._world.cfg.partitions))
 
     def begin_step(self) -> dict[str, bool]:
         """Begin a step, on all ranks alike.
@@ -299,7 +299,7 @@ class DistributedModel(TensorParallel, Wrapper):
 
     def _decide(self, call_once: Callable[[], Any], tracing: Callable[[], Any]) -> Decision:
         this_world, cfg = self._world, self._world.cfg
-        if cfg.auto_partition and (marked := partitioned.marks(self.module)):
+        if cfg.auto_partition and (marked := partitioned.get_marked_partitions(self.module)):
             warnings.warn(
                 f"smp.partition and smp.set_partition have no effect on {len(marked)} modules, because auto_partition "
                 "is true: set the parameters auto_partition to false and default_partition",
@@ -308,7 +308,7 @@ class DistributedModel(TensorParallel, Wrapper):
         if this_world.is_profile or cfg.partition_file or (cfg.auto_partition and cfg.partitions > 1):
             with tracing():
                 return partitioning.decide(self.module, call_once, this_world, self.options)
-        assignment = partitioned.manual(self.module, cfg.partitions, cfg.default_partition or 0)
+        assignment = partitioned.assign_manually(self.module, cfg.partitions, cfg.default_partition or 0)
         return partitioning.record_manual(self.module, assignment, this_world)
 
     def assignment(self) -> dict[str, int]:
@@ -464,7 +464,7 @@ class DistributedModel(TensorParallel, Wrapper):
 
 def hvd_average_grads() -> None:
     """Average the gradients that the replicas have not averaged yet (smp.hvd_average_grads)."""
-    model = runner().model
+    model = get_runner().model
     if model is not None:
         model.replicas.flush()
 

@@ -33,31 +33,31 @@ class ModuleCosts:
     """The costs of one module by itself, without the modules that it calls."""
 
     def __init__(self) -> None:
-        self.first_call = -1
+        self.first_call = -1  # The number of its first call among those of all modules, -1: it is never called.
         self.calls = 0
-        self.recomputations = 0
+        self.recomputations = 0  # Calls inside the backward pass.
         self.input_bytes = 0
         self.output_bytes = 0
-        self.saved_bytes = 0
-        self.operations = 0
-        self.made_bytes = 0
-        self.time_s = 0.0
+        self.saved_bytes = 0  # Saved for the backward pass.
+        self.operations = 0  # Floating-point operations.
+        self.result_bytes = 0  # Of the results of all operations.
+        self.time_s = 0.0  # Forward and backward.
 
     @property
     def estimated_s(self) -> float:
         """Seconds of forward and backward by operations and by bytes of results."""
-        return WITH_BACKWARD * (self.operations / OPERATIONS_PER_S + self.made_bytes / BYTES_PER_S)
+        return WITH_BACKWARD * (self.operations / OPERATIONS_PER_S + self.result_bytes / BYTES_PER_S)
 
 
 class Measurement:
-    """The figures of the modules of *root* by path, after `run`.
+    """The costs of the modules of *root* by path, after `run`.
 
     `uses`: (module, owner) where the module computes with a parameter that only the owner holds: the two need one
     device, as an attention layer and the projection whose weight it takes without calling it.
     """
 
     def __init__(self, root: nn.Module, call_once: Callable[[], Any]) -> None:
-        self.figures = {path: ModuleCosts() for path, _ in root.named_modules()}
+        self.costs = {path: ModuleCosts() for path, _ in root.named_modules()}
         self._root = root
         self._call_once = call_once
         self.uses: set[tuple[str, str]] = set()
@@ -75,17 +75,17 @@ class Measurement:
         if times:
             runs = [self._time() for _ in range(TIMED_RUNS)]
             best: dict[Any, float] = {}
-            for path, costs in self.figures.items():
+            for path, costs in self.costs.items():
                 if costs.calls:
                     kind = self._kind(path)
                     here_s = min(times_s.get(path, 0.0) for times_s in runs) / costs.calls
                     best[kind] = min(here_s, best.get(kind, here_s))
-            for path, costs in self.figures.items():
+            for path, costs in self.costs.items():
                 costs.time_s = best[self._kind(path)] * costs.calls if costs.calls else 0.0
 
     def _kind(self, path: str) -> Any:
         """Return a key that modules of equal cost have in common."""
-        module, costs = self._root.get_submodule(path), self.figures[path]
+        module, costs = self._root.get_submodule(path), self.costs[path]
         shapes = tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
         per_call = (
             costs.input_bytes / costs.calls,
@@ -99,7 +99,7 @@ class Measurement:
         saved_storages: set[int] = set()
 
         def enter(path: str, args: Any) -> None:
-            costs = self.figures[path]
+            costs = self.costs[path]
             stack.append(path)
             if private.is_in_backward():
                 costs.recomputations += 1
@@ -112,21 +112,21 @@ class Measurement:
         def leave(path: str, output: Any) -> None:
             stack.pop()
             if not private.is_in_backward():
-                self.figures[path].output_bytes += _bytes(output)
+                self.costs[path].output_bytes += _bytes(output)
 
         def pack(tensor: Tensor) -> Tensor:
             key = private.storage_id(tensor)
             if stack and not private.is_in_backward() and key not in saved_storages and key not in self._kept:
                 saved_storages.add(key)
                 saved.append(tensor.untyped_storage())
-                self.figures[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
+                self.costs[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
             return tensor
 
         def count(func: Any, args: Any, kwargs: Any, output: Any) -> None:
             if stack:
-                costs = self.figures[stack[-1]]
+                costs = self.costs[stack[-1]]
                 costs.operations += _operations(func, args, kwargs, output)
-                costs.made_bytes += 0 if func.is_view else _bytes(output)
+                costs.result_bytes += 0 if func.is_view else _bytes(output)
                 if not private.is_in_backward():
                     self._note_uses(stack[-1], (args, kwargs))
 

@@ -60,7 +60,7 @@ class _Call:
 active: Offload | None = None
 
 
-def begin(device: torch.device, horizon: int) -> None:
+def start_offloading(device: torch.device, horizon: int) -> None:
     """Offload from *device* from now on; not from a CPU, whose memory is the host's."""
     global active
     active = None if device.type == "cpu" else Offload(*_through_pinned_memory(device), horizon)

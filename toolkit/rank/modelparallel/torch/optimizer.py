@@ -17,8 +17,8 @@ from toolkit.rank.modelparallel import objects, ranks, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import api, sharded, shards
 from toolkit.rank.modelparallel.torch.model import PARTIAL
-from toolkit.rank.modelparallel.torch.scaling import LossScale, Masters, finite_everywhere
-from toolkit.rank.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.scaling import LossScale, Masters, are_finite_everywhere
+from toolkit.rank.modelparallel.torch.step import get_runner
 from toolkit.rank.modelparallel.torch.tensor import sharding
 
 # The parts of a state that fp16 and bf16 add.
@@ -123,7 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def ds_param_shard_group(self) -> Any:
         """torch's process group of the ranks that share this rank's parameters (sharded_data_parallel_degree)."""
-        return sharded.group_of(self._parameters)
+        return sharded.get_shard_group(self._parameters)
 
     def _local_parts(self, group: list[nn.Parameter]) -> list[torch.Tensor]:
         return [
@@ -203,7 +203,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return self._global_grad_norm
         pairs = [(parameter, self._masters.of(parameter).grad) for parameter in self._updated]
         gradients = [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
-        norm = shards.norm_everywhere(gradients, float(norm_type), self._world, runner().device)
+        norm = shards.compute_global_norm(gradients, float(norm_type), self._world, get_runner().device)
         self._global_grad_norm = norm
         factor = max_norm / (norm + 1e-6)
         if factor < 1:
@@ -299,8 +299,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._unscaled and self._world.cfg.fp16:
             gradients = [parameter.grad for parameter in self._local if parameter.grad is not None]
             group = api.get_world_process_group() if self._shards_parameters else api.get_mp_process_group()
-            self._finite = finite_everywhere(
-                [sharded.local_part(gradient) for gradient in gradients], group, runner().device
+            self._finite = are_finite_everywhere(
+                [sharded.local_part(gradient) for gradient in gradients], group, get_runner().device
             )
         if not self._unscaled:
             self._masters.take_gradients(1 / self.loss_scale.scale)
@@ -421,7 +421,7 @@ def merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _model() -> Any:
-    model = runner().model
+    model = get_runner().model
     if model is None:
         raise SMPError(
             "smp.DistributedOptimizer: expected a DistributedModel before the optimizer, found none: wrap the model "

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import shards
-from toolkit.rank.modelparallel.torch.step import runner
+from toolkit.rank.modelparallel.torch.step import get_runner
 
 
 class _WholeParameters(torch.optim.Optimizer):
@@ -183,7 +183,7 @@ def _norm_of_all(pairs: Iterable[tuple[nn.Parameter, Tensor]]) -> float:
     """Return the norm of the gradients of the whole model, which may lie on several ranks."""
     pairs = list(pairs)
     if world.is_begun():
-        return shards.norm_everywhere(pairs, 2.0, world.current(), runner().device)
+        return shards.compute_global_norm(pairs, 2.0, world.current(), get_runner().device)
     return float(sum(float(gradient.float().norm()) ** 2 for _, gradient in pairs) ** 0.5)
 
 

@@ -50,18 +50,18 @@ def _check_index(index: int) -> None:
         raise SMPError(f"expected a partition from 0 on, found {index!r}")
 
 
-def marks(module: nn.Module) -> dict[str, int]:
+def get_marked_partitions(module: nn.Module) -> dict[str, int]:
     """Return the partitions that the script has set, by path."""
     return {path: submodule.__dict__[MARK] for path, submodule in module.named_modules() if MARK in submodule.__dict__}
 
 
-def manual(module: nn.Module, partitions: int, default: int) -> dict[str, int]:
+def assign_manually(module: nn.Module, partitions: int, default: int) -> dict[str, int]:
     """Return the assignment of a model whose partitions the script has set; the rest is in *default*.
 
     Raises:
         SMPError: a partition that does not exist, or one without modules.
     """
-    marked = marks(module)
+    marked = get_marked_partitions(module)
     for path, index in marked.items():
         if index >= partitions:
             raise SMPError(
@@ -90,13 +90,13 @@ def merge_tied(module: nn.Module, assignment: Mapping[str, int]) -> dict[str, in
     return merged
 
 
-def partitions_of(module: nn.Module, decision: Decision) -> dict[str, int]:
+def get_partitions(module: nn.Module, decision: Decision) -> dict[str, int]:
     """Return the partition of every module of *module* by path."""
     assignment = merge_tied(module, decision.assignment)
     return {path: _partition_of(path, assignment) for path, _ in module.named_modules()}
 
 
-def extended(module: nn.Module, old_assignment: Mapping[str, int], partitions: int) -> dict[str, int]:
+def extend_assignment(module: nn.Module, old_assignment: Mapping[str, int], partitions: int) -> dict[str, int]:
     """Return the partition of every module of *module* by path, after *old_assignment* was made.
 
     A module that has none yet gets that of the one that it replaces, else its parent's. If it holds a parameter of
@@ -120,7 +120,7 @@ def extended(module: nn.Module, old_assignment: Mapping[str, int], partitions: i
     return assignment
 
 
-def apply(
+def apply_partitions(
     module: nn.Module, partitions: Mapping[str, int], own_partition: int, device: torch.device, call: Call
 ) -> None:
     """Keep the parts of *module* on *own_partition*, on *device*; *partitions*: of every module by path.

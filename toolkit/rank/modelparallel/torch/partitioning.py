@@ -158,7 +158,7 @@ def measure(
     else:
         measurement = Measurement(module, call_once)
         measurement.run(times=times)
-        figures, uses = measurement.figures, measurement.uses
+        figures, uses = measurement.costs, measurement.uses
     return _Tree(module, figures, uses, is_timed=times, is_saved=memory, is_run=call_once is not None).root
 
 

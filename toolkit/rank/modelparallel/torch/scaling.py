@@ -29,7 +29,7 @@ DYNAMIC_DEFAULTS: dict[str, Any] = {
 WHERE = "smp.DistributedOptimizer"
 
 
-def working_dtype(cfg: Parameters) -> torch.dtype | None:
+def get_working_dtype(cfg: Parameters) -> torch.dtype | None:
     """Return the type in which the model works, None: as it is."""
     return torch.float16 if cfg.fp16 else torch.bfloat16 if cfg.bf16 else None
 
@@ -52,13 +52,13 @@ def accumulate_in_fp32(parameters: Iterable[nn.Parameter]) -> None:
 
 def to_working_dtype(values: Any, cfg: Parameters) -> Any:
     """Return *values*, which the model gets, with fp32 tensors in the type in which it works."""
-    dtype = working_dtype(cfg)
+    dtype = get_working_dtype(cfg)
     return values if dtype is None else _cast(values, torch.float32, dtype)
 
 
 def to_fp32(values: Any, cfg: Parameters) -> Any:
     """Return *values*, which the model gives, with tensors of its type as fp32: so is the loss."""
-    dtype = working_dtype(cfg)
+    dtype = get_working_dtype(cfg)
     return values if dtype is None else _cast(values, dtype, torch.float32)
 
 
@@ -213,7 +213,7 @@ class GradScaler(torch.amp.GradScaler):
             self._lazy_init_scale_growth_tracker(self._on)
 
 
-def finite_everywhere(gradients: Iterable[torch.Tensor], group: Any, device: torch.device) -> bool:
+def are_finite_everywhere(gradients: Iterable[torch.Tensor], group: Any, device: torch.device) -> bool:
     """Return whether every value of *gradients* is finite, on all ranks of *group*."""
     norms = [gradient.detach().float().abs().max() for gradient in gradients if gradient.numel()]
     bad = torch.zeros(1, device=device) if not norms else (~torch.isfinite(torch.stack(norms))).any().float().view(1)

@@ -63,7 +63,7 @@ def _local_part_of(parameter: nn.Parameter) -> torch.Tensor:
     return part
 
 
-def group_of(parameters: Iterable[nn.Parameter]) -> Any:
+def get_shard_group(parameters: Iterable[nn.Parameter]) -> Any:
     """Return torch's process group of the ranks that share *parameters*.
 
     Raises:

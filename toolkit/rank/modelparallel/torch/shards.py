@@ -28,7 +28,7 @@ class Shards:
 
     def deal(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Deal out *parameters*, equal on all ranks, and return those of this rank."""
-        dealt = deal(parameters, len(self._owned))
+        dealt = deal_parameters(parameters, len(self._owned))
         for owned, more in zip(self._owned, dealt, strict=True):
             owned += more
         return dealt[dist.get_rank(self._group)]
@@ -46,7 +46,7 @@ class Shards:
             broadcast.wait()
 
 
-def deal(parameters: Sequence[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
+def deal_parameters(parameters: Sequence[nn.Parameter], size: int) -> list[list[nn.Parameter]]:
     """Return the parameters of each of *size* ranks, in the given order; the same on all ranks."""
     elements, chosen = [0] * size, dict[int, int]()
     # Whole sizes: tensor parallel ranks, whose parts may differ in size, deal alike.
@@ -60,7 +60,7 @@ def deal(parameters: Sequence[nn.Parameter], size: int) -> list[list[nn.Paramete
     ]
 
 
-def norm_everywhere(
+def compute_global_norm(
     gradients: Sequence[tuple[nn.Parameter, torch.Tensor]], kind: float, this_world: World, device: torch.device
 ) -> float:
     """Return the norm of the whole model's gradients, of which *gradients* are this rank's; all ranks call it.

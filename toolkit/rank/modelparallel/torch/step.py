@@ -18,7 +18,7 @@ from toolkit.rank.modelparallel.recorder import Recorder
 from toolkit.rank.modelparallel.torch import nodes, wire
 from toolkit.rank.modelparallel.torch.chain.shortcut import OBSERVED, SERVER, Shortcut
 from toolkit.rank.modelparallel.torch.messages import RemoteStepError
-from toolkit.rank.modelparallel.torch.microbatches import UNWIND_S, Arguments, StepRun, random_states
+from toolkit.rank.modelparallel.torch.microbatches import UNWIND_S, Arguments, StepRun, make_random_states
 from toolkit.rank.modelparallel.torch.order import StepOrders, Task
 from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.remote import RpcAgent
@@ -102,7 +102,7 @@ class StepFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a step. All ranks of a pipeline group call it together; partition 0's arguments count."""
-        return runner().run(self, args, kwargs)
+        return get_runner().run(self, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A step may be a method."""
@@ -118,7 +118,7 @@ class StepFunction:
         return Splitter(self.function, count, self._unsplit, self._axes).split(args, kwargs)
 
 
-class Runner:
+class StepRunner:
     """Runs the steps of this process."""
 
     def __init__(self, this_world: world.World) -> None:
@@ -239,14 +239,14 @@ class Runner:
             self._send(followers, StepBegin(self.number, False, path, 0, self._added))
             return self._run_by_plan(path, function, args, kwargs)
         try:
-            equal_arguments.check(args, kwargs, is_first=self.number == 0)
+            equal_arguments.check_equal_arguments(args, kwargs, is_first=self.number == 0)
             arguments = function.split(args, kwargs, self.world.cfg.microbatches)
             partitions_model = self.model is not None and not self.model.partitioned
             kind = self._kind(function, args, kwargs)
             self._send(followers, StepBegin(self.number, partitions_model, path, kind, self._added))
             if partitions_model:
                 self._partition(lambda: function.function(*arguments[0][0], **arguments[0][1]))
-            states = random_states(len(arguments))
+            states = make_random_states(len(arguments))
             if self.shortcut is not None and path == OBSERVED:
                 self.shortcut.observe(arguments, states)
             if followers:
@@ -287,7 +287,7 @@ class Runner:
             function.function,
             (args, kwargs),
             split=lambda args, kwargs: function.split(args, kwargs, count),
-            states=lambda: random_states(count),
+            states=lambda: make_random_states(count),
         )
         return path, [detach_tensors(output) for output in outputs], ran_backward
 
@@ -409,15 +409,15 @@ def is_tracing() -> bool:
     return _runner is not None and _runner.is_tracing
 
 
-_runner: Runner | None = None
+_runner: StepRunner | None = None
 
 
-def runner() -> Runner:
-    """Return this process's Runner; it is made at the first call after smp.init()."""
+def get_runner() -> StepRunner:
+    """Return this process's StepRunner; it is made at the first call after smp.init()."""
     global _runner
     this_world = world.current()
     if _runner is None or _runner.world is not this_world:
-        _runner = Runner(this_world)
+        _runner = StepRunner(this_world)
     return _runner
 
 

@@ -23,7 +23,7 @@ from toolkit.rank.modelparallel.torch.remote_tensor import RemoteTensor
 YIELDS = "_smp_yields"
 
 
-def begin(
+def install_yields(
     module: nn.Module, partitions: Mapping[str, int], own_partition: int, yield_token: Callable[[], None]
 ) -> None:
     """Let the parts of *module* on *own_partition* call *yield_token*; *partitions*: of every module by path.

@@ -27,7 +27,7 @@ def test_a_model_has_the_library_s_names_beside_its_own_and_they_are_in_no_state
     model = made("GPTNeoXForCausalLM", gpt_neox=inner)
     old_state = list(model.state_dict())
 
-    aws_names.add(model.modules())
+    aws_names.add_aws_names(model.modules())
 
     assert model.transformer.seq_layers is inner.layers
     assert layer.output is layer.mlp
@@ -48,7 +48,7 @@ def test_a_name_that_the_model_has_itself_stays_and_other_classes_get_none() -> 
     child = made("GPT2Block", attn=nn.Linear(2, 2), attention=nn.Linear(3, 3), mlp=nn.Linear(2, 2))
     other = made("Block", attn=nn.Linear(2, 2))
 
-    aws_names.add([child, other])
+    aws_names.add_aws_names([child, other])
 
     assert child.attention is child._modules["attention"]
     assert child.output is child.mlp

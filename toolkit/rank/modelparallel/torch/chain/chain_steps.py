@@ -15,7 +15,7 @@ from toolkit.rank.modelparallel.torch import wire
 from toolkit.rank.modelparallel.torch.chain.calls import DeviationError, StepCall
 from toolkit.rank.modelparallel.torch.chain.layout import Layout
 from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan
-from toolkit.rank.modelparallel.torch.chain.stage import stage_class
+from toolkit.rank.modelparallel.torch.chain.stage import get_stage_class
 from toolkit.rank.modelparallel.torch.chain.stage_messages import ARGUMENTS, INPUT, RESULTS, StageMessages
 from toolkit.rank.modelparallel.torch.messages import AutogradModes, RemoteStepError
 from toolkit.rank.modelparallel.torch.private import pytree
@@ -54,7 +54,9 @@ class ChainSteps:
         self._last = len(ranks) - 1
         self._torch_device = torch_device
         self._messages = StageMessages(messenger, ranks, torch_device)
-        self._stage = stage_class()(layout.stages[device], device, plan, self._messages, group, torch_device, recorder)
+        self._stage = get_stage_class()(
+            layout.stages[device], device, plan, self._messages, group, torch_device, recorder
+        )
         self._pipeline = pipeline
         self._recorder = recorder
         self._schedule = self._stage.schedule(pipeline)
@@ -191,7 +193,7 @@ class ChainSteps:
             yield
 
 
-def refusal_of(arguments: Arguments) -> str:
+def find_refusal(arguments: Arguments) -> str:
     """Return the reason why a step function with these arguments cannot take the fast path, "" if it can."""
     for leaf in pytree.tree_leaves(arguments):
         if not (isinstance(leaf, (torch.Tensor, *PLAIN)) or _is_rank_local(leaf)):

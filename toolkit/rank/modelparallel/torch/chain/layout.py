@@ -43,7 +43,7 @@ class Layout(NamedTuple):
         return tuple(tuple(f"{link.path} ({type(link.module).__name__})" for link in stage) for stage in self.stages)
 
 
-def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
+def find_layout(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
     """Return the layout of *root*, whose module at a path is on device `device_of(path)`, 0 to *devices* - 1.
 
     Raises:
@@ -95,7 +95,7 @@ def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[
 
 
 def _is_sequential(module: Any) -> bool:
-    # Activation checkpointing sets a forward on the Sequential; activation.grouped takes it into account.
+    # Activation checkpointing sets a forward on the Sequential; activation.group_layers takes it into account.
     is_plain = "forward" not in vars(module) or MARK in vars(module)
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and is_plain
 

@@ -176,7 +176,7 @@ def describe_leaves(tensors: Sequence[Any]) -> tuple[LeafMeta, ...]:
     return tuple(LeafMeta(tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors)
 
 
-def decide(
+def make_plan(
     layout: Layout,
     observations: Sequence[StepObservation],
     *,

@@ -8,10 +8,10 @@ import torch
 
 from toolkit.rank.modelparallel.recorder import Recorder
 from toolkit.rank.modelparallel.torch.api import state as smp_state
-from toolkit.rank.modelparallel.torch.chain.chain_steps import Arguments, ChainSteps, Split, refusal_of
-from toolkit.rank.modelparallel.torch.chain.layout import Layout, NotAChainError, find
-from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan, StepObservation, StepObserver, decide
-from toolkit.rank.modelparallel.torch.chain.structure import Numbers, structure
+from toolkit.rank.modelparallel.torch.chain.chain_steps import Arguments, ChainSteps, Split, find_refusal
+from toolkit.rank.modelparallel.torch.chain.layout import Layout, NotAChainError, find_layout
+from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan, StepObservation, StepObserver, make_plan
+from toolkit.rank.modelparallel.torch.chain.structure import Numbers, describe_structure
 from toolkit.rank.modelparallel.torch.messages import AutogradModes
 from toolkit.rank.modelparallel.torch.private import pytree
 
@@ -63,10 +63,10 @@ class Shortcut:
         """Return how a step of *function* with *arguments* runs."""
         if len(self._ranks) == 1:
             return SERVER
-        self.reason = self._off_reason or refusal_of(arguments)
+        self.reason = self._off_reason or find_refusal(arguments)
         if self.reason:
             return SERVER
-        kind = (self._kind(function, arguments), structure(self._model.module, self._numbers))
+        kind = (self._kind(function, arguments), describe_structure(self._model.module, self._numbers))
         if kind not in self._chosen:
             if len(self._chosen) + len(self._observe_again) >= MAX_KINDS:
                 self.reason = f"there are more than {MAX_KINDS} kinds of steps: their arguments, or the model, change"
@@ -82,9 +82,9 @@ class Shortcut:
 
     def observe(self, microbatches: Sequence[Arguments] = (), states: Sequence[Any] = ()) -> None:
         """Observe the step that begins; the first rank gives each microbatch's arguments and random number state."""
-        self._structure = structure(self._model.module, self._numbers)
+        self._structure = describe_structure(self._model.module, self._numbers)
         try:
-            self._layout = find(self._model.module, self._device_of, len(self._ranks))
+            self._layout = find_layout(self._model.module, self._device_of, len(self._ranks))
         except NotAChainError as error:
             self._layout = str(error)
             return
@@ -132,7 +132,7 @@ class Shortcut:
         """Return this rank's observation of the step, or the reason why it cannot be planned."""
         observer, self._observer = self._observer, None
         observation = observer.close() if observer is not None else None
-        if structure(self._model.module, self._numbers) != self._structure:
+        if describe_structure(self._model.module, self._numbers) != self._structure:
             return CHANGED
         return observation or str(self._layout)
 
@@ -143,7 +143,7 @@ class Shortcut:
         if reasons or isinstance(self._layout, str):
             return reasons[0]
         cfg = self._world.cfg
-        return decide(
+        return make_plan(
             self._layout,
             observations,
             microbatches=cfg.microbatches,
@@ -192,7 +192,9 @@ class Shortcut:
         *states* gives each microbatch's state of random numbers. See ChainSteps.run for the others.
         """
         steps = self._steps[int(chosen)]
-        is_planned = not self._device or structure(self._model.module, self._numbers) == self._structures[int(chosen)]
+        is_planned = (
+            not self._device or describe_structure(self._model.module, self._numbers) == self._structures[int(chosen)]
+        )
         initial_states = states() if steps.plan.is_random and not self._device else ()
         scale = self._model.gradient_scale
         results = steps.run(step, function, arguments, split, scale, initial_states, is_planned=is_planned)

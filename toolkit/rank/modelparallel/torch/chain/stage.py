@@ -34,7 +34,7 @@ class StageModule(nn.Module):
         self.links = nn.ModuleList(link.module for link in links)
         runs = [list(run) for _, run in groupby(links, key=lambda link: id(link.parent))]
         # Consecutive modules of one Sequential, as activation checkpointing groups them.
-        self._runs = [activation.grouped(run[0].parent, [link.module for link in run]) for run in runs]
+        self._runs = [activation.group_layers(run[0].parent, [link.module for link in run]) for run in runs]
         self.failure: Exception | None = None
         self.value: Any = None  # On the last device: the model's output as it is.
         self._input_spec = None if device == 0 else pytree.treespec_loads(plan.outputs[device - 1].spec)
@@ -231,7 +231,7 @@ class Stage(PipelineStage):
 
 
 @functools.cache
-def stage_class() -> type[Stage]:
+def get_stage_class() -> type[Stage]:
     """Return Stage as a subclass of torch's PipelineStage."""
     from torch.distributed.pipelining import PipelineStage
 

@@ -32,7 +32,7 @@ def _reference(value: Any) -> Callable[[], Any]:
         return lambda: value
 
 
-def structure(root: Any, numbers: Numbers) -> Hashable:
+def describe_structure(root: Any, numbers: Numbers) -> Hashable:
     """Return a value that differs once a plan made for *root* may be wrong for it.
 
     That is: a module was added, removed or replaced, at whatever depth; its class, its own or its class's forward, its

@@ -24,7 +24,7 @@ NAMES: dict[str, dict[str, str]] = {
 }
 
 
-def add(modules: Iterable[nn.Module]) -> None:
+def add_aws_names(modules: Iterable[nn.Module]) -> None:
     """Give each of *modules*, which are marked, AWS's names of its parts."""
     for module in modules:
         for name, child_name in NAMES.get(type(module).__name__, {}).items():

@@ -192,7 +192,7 @@ def distribute(model: nn.Module) -> nn.Module:
                     "(smp.set_tensor_parallelism)"
                 )
     _say_what_stays_whole(distributed)
-    aws_names.add(module for module in distributed.modules() if module.__dict__.get(MARK) is not None)
+    aws_names.add_aws_names(module for module in distributed.modules() if module.__dict__.get(MARK) is not None)
     return distributed
 
 

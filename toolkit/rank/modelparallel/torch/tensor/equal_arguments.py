@@ -12,7 +12,7 @@ from toolkit.rank.modelparallel.torch import wire
 from toolkit.rank.modelparallel.torch.private import pytree
 
 
-def check(args: Any, kwargs: Any, *, is_first: bool) -> None:
+def check_equal_arguments(args: Any, kwargs: Any, *, is_first: bool) -> None:
     """Compare the shapes of a step's arguments with those of the other tensor parallel ranks, which call this, too.
 
     With prescaled_batch the values must be equal; in the first step they are compared. The random numbers of the step

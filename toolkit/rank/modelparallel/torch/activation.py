@@ -199,7 +199,7 @@ def _devices(path: str, module: nn.Module, device_of: Callable[[str], int]) -> s
 
 
 def _run(function: Callable[..., Any], plan: CheckpointPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call *function* checkpointed; plainly inside another checkpointed function, and without gradients."""
+    """Call *function* checkpointed, or as it is inside another checkpointed function or without gradients."""
     if region.checkpointed or not torch.is_grad_enabled():
         return function(*args, **kwargs)
     calls = itertools.count()

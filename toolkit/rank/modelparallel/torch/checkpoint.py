@@ -126,7 +126,7 @@ def resume_from_checkpoint(
     root = Path(path)
     kind = "partial" if partial else "full"
     if tag is None:
-        tag = _newest(root).get(kind)
+        tag = _read_newest(root).get(kind)
         if tag is None:
             raise SMPError(
                 f"smp.resume_from_checkpoint: expected a {kind} checkpoint in {root}, found none named in "
@@ -141,13 +141,13 @@ def resume_from_checkpoint(
     state = checkpoint.model()
     model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
     if load_optimizer and api.state.optimizer is not None:
-        its_state = checkpoint.optimizer(load_sharded_optimizer_state)
-        if its_state is None:
+        optimizer_state = checkpoint.optimizer(load_sharded_optimizer_state)
+        if optimizer_state is None:
             world.say(
                 f"smp.resume_from_checkpoint: {root / tag} has no optimizer's state beside it: the optimizer begins"
             )
         else:
-            api.state.optimizer.load_state_dict(its_state)
+            api.state.optimizer.load_state_dict(optimizer_state)
     return checkpoint.user_content()
 
 
@@ -159,17 +159,17 @@ def _save_partial(folder: Path, model: Any, optimizer: Any, user_content: Any) -
         making.mkdir(exist_ok=True)
     objects.barrier()
     making.mkdir(exist_ok=True)
-    place = f"{ranks.pp_rank()}_{ranks.tp_rank()}"
+    position = f"{ranks.pp_rank()}_{ranks.tp_rank()}"
     if model is not None and (ranks.rdp_rank() == 0 or _is_spread()):
-        its_place = f"{place}_{ranks.rdp_rank()}" if _is_spread() else place
-        save(model.local_state_dict(), making / f"model_{its_place}.pt", partial=False)
+        suffix = f"{position}_{ranks.rdp_rank()}" if _is_spread() else position
+        save(model.local_state_dict(), making / f"model_{suffix}.pt", partial=False)
     if optimizer is not None and (ranks.rdp_rank() == 0 or optimizer.is_sharded):
         state = optimizer.local_state_dict(gather_if_shard=False)
-        its_place = f"{place}_{ranks.rdp_rank()}" if optimizer.is_sharded else place
+        suffix = f"{position}_{ranks.rdp_rank()}" if optimizer.is_sharded else position
         low = {name: state.pop(name) for name in LOW_PRECISION if name in state}
-        save(state, making / f"optimizer_{its_place}.pt", partial=False)
+        save(state, making / f"optimizer_{suffix}.pt", partial=False)
         if low:
-            save(low, making / f"fp16_states_{its_place}.pt", partial=False)
+            save(low, making / f"fp16_states_{suffix}.pt", partial=False)
     if user_content is not None and ranks.local_rank() == 0:
         save(user_content, making / f"{USER_CONTENT}.pt", partial=False)
     objects.barrier()
@@ -220,19 +220,19 @@ class _Partial:
 
         With sharded data parallelism the one part is this rank's.
         """
-        places = {
+        positions = {
             path: tuple(int(number) for number in path.stem.removeprefix(f"{name}_").split("_"))
             for path in matching(self._folder, f"{name}_*.pt", fail)
         }
-        degree = len({place[1] for place in places.values()})
+        degree = len({position[1] for position in positions.values()})
         if degree != ranks.tp_size():
-            problem = f"files of {degree} tensor parallel ranks" if places else f"no file {name}_*.pt"
+            problem = f"files of {degree} tensor parallel ranks" if positions else f"no file {name}_*.pt"
             raise SMPError(
                 f"smp.resume_from_checkpoint: expected {name} files of {ranks.tp_size()} tensor parallel ranks in "
                 f"{self._folder}, found {problem}: give the folder and tag of a checkpoint that has them, or a full "
                 "checkpoint (partial=False), which fits every degree"
             )
-        if name == "model" and _is_spread() != any(len(place) > 2 for place in places.values()):
+        if name == "model" and _is_spread() != any(len(position) > 2 for position in positions.values()):
             raise SMPError(
                 "smp.resume_from_checkpoint: expected a partial checkpoint of the same sharded_data_parallel_degree, "
                 f"found one with{'out' if _is_spread() else ''} sharded data parallelism in {self._folder}: give a "
@@ -241,8 +241,8 @@ class _Partial:
         own_position = (ranks.tp_rank(), ranks.rdp_rank()) if _is_spread() else (ranks.tp_rank(),)
         return [
             _load(path, "cpu", mmap=True)
-            for path, place in places.items()
-            if place[1:][: len(own_position)] == own_position
+            for path, position in positions.items()
+            if position[1:][: len(own_position)] == own_position
         ]
 
 
@@ -286,10 +286,10 @@ def _load(path: Path, map_location: Any, **options: Any) -> Any:
 
 
 def _partial_name(f: Any, v3: bool) -> str:
-    place = str(ranks.pp_rank())
+    position = str(ranks.pp_rank())
     if ranks.tp_size() > 1 or v3:
-        place += f"_{ranks.tp_rank()}"
-    return f"{f}_{place}_{ranks.rdp_rank()}" if v3 else f"{f}_{place}"
+        position += f"_{ranks.tp_rank()}"
+    return f"{f}_{position}_{ranks.rdp_rank()}" if v3 else f"{f}_{position}"
 
 
 def _note_partitions(path: Path) -> None:
@@ -306,7 +306,7 @@ def _note_partitions(path: Path) -> None:
 
 
 def _check_partitions(f: Any, path: Path) -> None:
-    """See that *path*, this rank's part of *f*, is of as many partitions as there are.
+    """Check that *path*, this rank's part of *f*, was saved with the present number of partitions.
 
     Raises:
         SMPError: it is not, or there are parts of others and none of this one.
@@ -329,7 +329,7 @@ def _check_partitions(f: Any, path: Path) -> None:
         )
 
 
-def _newest(root: Path) -> dict[str, str]:
+def _read_newest(root: Path) -> dict[str, str]:
     try:
         tags = json.loads((root / NEWEST).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -339,7 +339,7 @@ def _newest(root: Path) -> dict[str, str]:
 
 def _write_newest(root: Path, kind: str, tag: str) -> None:
     part = root / f"{NEWEST}.{ranks.rank()}.part"
-    part.write_text(json.dumps({**_newest(root), kind: tag}) + "\n")
+    part.write_text(json.dumps({**_read_newest(root), kind: tag}) + "\n")
     part.replace(root / NEWEST)
 
 

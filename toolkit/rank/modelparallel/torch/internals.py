@@ -10,7 +10,7 @@ from toolkit.rank.modelparallel.torch.tensor.sharding import MARK
 
 
 def rmsg(message: object) -> str:
-    """Return *message* with this rank before it."""
+    """Return *message* after this rank's number."""
     prefix = f"[{world.current().rank}]" if world.is_begun() else "[?]"
     return f"{prefix} {message}"
 

@@ -290,7 +290,7 @@ class DistributedModel(TensorParallel, Wrapper):
         }
 
     def on_addition(self, callback: "Callable[[DistributedModel], None]") -> None:
-        """Call *callback*(model) on every rank before a step for which the model has got modules or parameters."""
+        """Call *callback*(model) on every rank before a step if modules or parameters were added to the model."""
         self._on_addition.append(callback)
 
     def _broadcast(self, decision: "Decision | str") -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-# Gives what stands for a tensor in the host's memory.
+# Copies a tensor to the host's memory and returns the copy.
 Store = Callable[[torch.Tensor], Any]
-# Starts the copy back, and returns what waits for it.
+# Starts the copy back, and returns a function that waits for it.
 Load = Callable[[Any], Callable[[], torch.Tensor]]
 
 

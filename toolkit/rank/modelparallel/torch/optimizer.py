@@ -26,7 +26,7 @@ LOW_PRECISION = ("masters", "loss_scale")
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """*optimizer* over this rank's part of the model; everything else of it is reached as before.
+    """*optimizer* over this rank's part of the model; its other attributes remain.
 
     `static_loss_scale`, `dynamic_loss_scale` and `dynamic_loss_args` (scaling.LossScale) work in fp16; without it
     nothing overflows for want of a scale, and they have no effect.

@@ -1,4 +1,4 @@
-"""Pure: rules for the parameters of PyTorch's side, beyond their types: what excludes what, what has no effect."""
+"""Pure: rules for the parameters of PyTorch's side, beyond their types: conflicts, and parameters without effect."""
 
 from collections.abc import Iterator
 

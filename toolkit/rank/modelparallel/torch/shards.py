@@ -51,12 +51,12 @@ def deal_parameters(parameters: Sequence[nn.Parameter], size: int) -> list[list[
     elements, chosen = [0] * size, dict[int, int]()
     # Whole sizes: tensor parallel ranks, whose parts may differ in size, deal alike.
     element_counts = [math.prod(whole_shape(parameter)) for parameter in parameters]
-    for place in sorted(range(len(parameters)), key=lambda index: (-element_counts[index], index)):
+    for index in sorted(range(len(parameters)), key=lambda index: (-element_counts[index], index)):
         owner = elements.index(min(elements))
-        chosen[place] = owner
-        elements[owner] += element_counts[place]
+        chosen[index] = owner
+        elements[owner] += element_counts[index]
     return [
-        [parameter for place, parameter in enumerate(parameters) if chosen[place] == owner] for owner in range(size)
+        [parameter for index, parameter in enumerate(parameters) if chosen[index] == owner] for owner in range(size)
     ]
 
 
@@ -90,6 +90,6 @@ def _wide(gradient: torch.Tensor) -> torch.Tensor:
 def _counts(parameter: nn.Parameter, this_world: World) -> bool:
     """Return whether this rank is the first that holds these elements of *parameter*."""
     if this_world.cfg.sharded_data_parallel_degree > 1:
-        replica, place = divmod(this_world.rank_in("rdp"), this_world.cfg.sharded_data_parallel_degree)
-        return replica == 0 and (place == 0 or is_spread(parameter))
+        replica, shard = divmod(this_world.rank_in("rdp"), this_world.cfg.sharded_data_parallel_degree)
+        return replica == 0 and (shard == 0 or is_spread(parameter))
     return this_world.rank_in("tp") == 0 or is_distributed(parameter)

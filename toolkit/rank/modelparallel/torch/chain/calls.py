@@ -1,4 +1,4 @@
-"""The user's step function, once for each microbatch, in a thread that the schedule stops and resumes."""
+"""Calls of the user's step function, one for each microbatch, in threads that the schedule stops and resumes."""
 
 import contextvars
 import functools
@@ -104,7 +104,7 @@ class StepCall:
         return values
 
     def cancel(self) -> None:
-        """End the function where it stands."""
+        """End the function at its present event."""
         self._orders.put(_CANCEL)
 
     def body(self, modes: AutogradModes) -> Callable[[], None]:

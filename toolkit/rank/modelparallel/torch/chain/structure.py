@@ -9,7 +9,7 @@ from toolkit.rank.modelparallel.torch import private
 
 
 class Numbers:
-    """Gives each object a number of its own, which no later object gets (an id may come again)."""
+    """Numbers objects; no later object gets the same number (an id may be used again)."""
 
     def __init__(self) -> None:
         # By id: a module that defines equality has no hash.
@@ -54,10 +54,10 @@ def describe_structure(root: Any, numbers: Numbers) -> Hashable:
 
 
 def has_hooks(module: Any) -> bool:
-    """Return whether something is called whenever *module* is."""
+    """Return whether *module* has hooks, or all modules have."""
     return private.has_hooks(module) or has_hooks_for_all()
 
 
 def has_hooks_for_all() -> bool:
-    """Return whether something is called whenever any module is."""
+    """Return whether there are hooks for all modules."""
     return private.has_global_hooks()

@@ -38,8 +38,8 @@ IN_PLACE: dict[type[nn.Module], type[DistributedModule]] = {
     nn.Linear: DistributedLinear,
     nn.Embedding: DistributedEmbedding,
 }
-# What tp_config may hold. First what smp.nn's layers take, then what changes no number: kernels of AWS's, and where
-# parameters are. ALiBi is a part of the model, which a layer that replaces another would have to know.
+# The keys of tp_config. First those that smp.nn's layers take, then those that change no number: kernels of AWS's, and
+# where parameters are. ALiBi is a part of the model, which a layer that replaces another would have to know.
 OF_LAYERS = ("fused_softmax", "attention_in_fp32", "fp32_residual_addition")
 WITHOUT_EFFECT = (
     "fused_bias_gelu",

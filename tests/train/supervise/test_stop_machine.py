@@ -477,10 +477,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.on(event)
 
     @precondition(lambda self: self.host.ranks)
-    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans(), left=st.booleans())
-    def rank_ends(self, code: int, signalled: bool, left: bool) -> None:
+    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans(), finalizes=st.booleans())
+    def rank_ends(self, code: int, signalled: bool, finalizes: bool) -> None:
         self.host.ranks -= 1
-        self.on(RankEnded(exit=ended(code, signalled=signalled, left=left and code == 0)))
+        self.on(RankEnded(exit=ended(code, signalled=signalled, without_mpi_finalize=not finalizes and code == 0)))
 
     @precondition(lambda self: self.host.main)
     @rule(code=st.sampled_from([0, 3]), signalled=st.booleans())

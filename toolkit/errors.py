@@ -45,12 +45,12 @@ def at(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def within(what: str) -> Iterator[None]:
-    """Within the block, put *what* in front of the place that an error names."""
+def within(prefix: str) -> Iterator[None]:
+    """Within the block, put *prefix* in front of the place that an error names."""
     try:
         yield
     except ToolkitError as error:
-        error.where = f"{what}: {error.where}" if error.where else what
+        error.where = f"{prefix}: {error.where}" if error.where else prefix
         raise
 
 
@@ -104,14 +104,14 @@ def of_document(error: OSError) -> "type[ContractError | PlatformError]":
     return PlatformError if may_pass(error) else ContractError
 
 
-def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | None:
+def of_path(error: OSError, message: str = "it cannot be used") -> ToolkitError | None:
     """Return what to tell of *error*: 78 where its path cannot be used by anybody who tries again, 75 where it may;
-    None where it is of no path. *what* says what went wrong."""
+    None where it is of no path. *message* says what went wrong."""
     if error.filename is None:
         return None
     kind = UserError if is_of_path(error) else PlatformError
     hint = "Correct the path, or its owner and permissions." if kind is UserError else ""
-    return kind(f"{what} ({error.strerror})", where=str(error.filename), hint=hint)
+    return kind(f"{message} ({error.strerror})", where=str(error.filename), hint=hint)
 
 
 NEAR = 0.7  # The least similarity of a word to the one that may be meant, of 1.
@@ -122,16 +122,16 @@ class InternalError(ToolkitError):
     """The toolkit is at fault."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "Did you mean X?" for the one of *known* that is nearest to *word*, "" if none is near."""
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return "Did you mean X?" for the one of *candidates* that is nearest to *word*, "" if none is near."""
     from difflib import get_close_matches  # 3 ms, and only where something is wrong
 
-    plain = {_bare(each): each for each in known}
+    plain = {_bare(candidate): candidate for candidate in candidates}
     meant = _bare(word)
     # With difflib's own 0.6, and with the dashes of options, --epochs is near to --detach and --gpus to --rules.
     near = get_close_matches(meant, plain, n=1, cutoff=NEAR)
     if not near and len(meant) >= LEAST_START:
-        near = [each for each in plain if each.startswith(meant)]
+        near = [start for start in plain if start.startswith(meant)]
     return f"Did you mean {plain[near[0]]}?" if near else ""
 
 

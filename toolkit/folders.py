@@ -91,12 +91,12 @@ def walk(
     the system's for the length of a path.
     """
     try:
-        found = os.stat(folder)
+        folder_status = os.stat(folder)
     except OSError as error:
         if error.errno != errno.ENOENT:
             unreadable(error)
         return
-    above = [_identity(found)]  # The folders that the walk is in, and what is left to yield of each.
+    above = [_identity(folder_status)]  # The folders that the walk is in, and what is left to yield of each.
     left = [iter(_listed(os.fspath(folder), unreadable))]
     times: Counter[tuple[int, int]] = Counter()
     while left:
@@ -176,11 +176,11 @@ def is_mount(path: Path | str) -> bool:
     Raises:
         OSError: as `status` does.
     """
-    own = status(path, follow_links=False)
-    if own is None or stat.S_ISLNK(own.st_mode):
+    path_status = status(path, follow_links=False)
+    if path_status is None or stat.S_ISLNK(path_status.st_mode):
         return False
     above = status(os.path.realpath(os.path.join(path, os.pardir)), follow_links=False)
-    return above is not None and (own.st_dev != above.st_dev or own.st_ino == above.st_ino)
+    return above is not None and (path_status.st_dev != above.st_dev or path_status.st_ino == above.st_ino)
 
 
 def nearest(path: Path) -> Path:
@@ -228,10 +228,10 @@ def remove(path: Path | str) -> None:
     """
     top = os.fspath(path)
     try:
-        found = os.lstat(top)
+        top_status = os.lstat(top)
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(top_status.st_mode):
         os.unlink(top)
         return
     failed: list[OSError] = []
@@ -272,11 +272,11 @@ def remove(path: Path | str) -> None:
 
 def _mode(path: Path | str, unreadable: Unreadable, *, follow_links: bool) -> int | None:
     try:
-        found = status(path, follow_links=follow_links)
+        path_status = status(path, follow_links=follow_links)
     except OSError as error:
         unreadable(error)
         return None
-    return None if found is None else found.st_mode
+    return None if path_status is None else path_status.st_mode
 
 
 def _listed(folder: str, unreadable: Unreadable) -> list[os.DirEntry[str]]:
@@ -290,8 +290,8 @@ def _listed(folder: str, unreadable: Unreadable) -> list[os.DirEntry[str]]:
 def _list(folder: str, listed: list[os.DirEntry[str]]) -> OSError | None:
     """Add the entries of *folder* to *listed*, sorted; return the error that ended the listing, if any."""
     try:
-        with os.scandir(folder) as found:
-            listed.extend(found)
+        with os.scandir(folder) as scanned:
+            listed.extend(scanned)
     except OSError as error:
         listed.sort(key=lambda entry: entry.name)
         if error.errno == errno.ENOENT:
@@ -307,18 +307,18 @@ def _folder(
 ) -> tuple[int, int] | None:
     """Return the identity of *entry* if it is a folder and none of *above*; report a link that leads back."""
     try:
-        found = entry.stat(follow_symlinks=follow_links)
+        entry_status = entry.stat(follow_symlinks=follow_links)
     except OSError as error:
         if error.errno != errno.ENOENT:
             unreadable(error)
         return None
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(entry_status.st_mode):
         return None
-    if _identity(found) in above:
+    if _identity(entry_status) in above:
         unreadable(LoopError(errno.ELOOP, "a link to a folder above it", entry.path))
         return None
-    return _identity(found)
+    return _identity(entry_status)
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _identity(file_status: os.stat_result) -> tuple[int, int]:
+    return file_status.st_dev, file_status.st_ino

@@ -104,18 +104,20 @@ class Log:
         self._finish()
         self._say = _write_stderr
 
-    def attempt(self, what: str, step: Callable[[], _T], otherwise: _E) -> _T | _E:
+    def attempt(self, message: str, step: Callable[[], _T], otherwise: _E) -> _T | _E:
         """Return the result of *step*; if it raises, log that and return *otherwise*.
 
-        *what*: the message, for example "the metrics could not be closed".
+        *message*: the message, for example "the metrics could not be closed".
         """
         try:
             return step()
         except Exception as error:  # noqa: BLE001 - an error in the report must not change the job's status
             try:
-                self.error(f"{what} ({type(error).__name__}: {error}); the job's status stays as it is")
+                self.error(f"{message} ({type(error).__name__}: {error}); the job's status stays as it is")
             except Exception:  # noqa: BLE001
-                _write_stderr(f"[toolkit] error: {what}; the job's status stays as it is\n".encode("utf-8", "replace"))
+                _write_stderr(
+                    f"[toolkit] error: {message}; the job's status stays as it is\n".encode("utf-8", "replace")
+                )
         return otherwise
 
     def debug(self, text: str) -> None:

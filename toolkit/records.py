@@ -102,6 +102,6 @@ def _mistake(document: bytes, error: Exception) -> str:
     place = re.search(r" ?\(byte (\d+)\)", reason)
     if place is None:
         return f"a mistake: {reason}"
-    before = document[: int(place[1])]
-    line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
+    text_before = document[: int(place[1])]
+    line, column = text_before.count(b"\n") + 1, len(text_before) - (text_before.rfind(b"\n") + 1) + 1
     return f"a mistake in line {line}, column {column}: {reason.replace(place[0], '')}"

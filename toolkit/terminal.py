@@ -9,18 +9,18 @@ def without_backspaces(line: str) -> str:
     """Return *line* as it looks after its backspaces: each moves back by one character, and what follows overwrites."""
     if "\b" not in line:
         return line
-    shown: list[str] = []
-    at = start = 0
+    cells: list[str] = []
+    column = start = 0
     for back in _BACK.finditer(line):
-        at = _put(shown, at, line[start : back.start()]) - (back.end() - back.start())
-        at, start = max(at, 0), back.end()
+        column = _put(cells, column, line[start : back.start()]) - (back.end() - back.start())
+        column, start = max(column, 0), back.end()
     if line[start:].strip():
         # A bar that is drawn anew is as long as before, or longer. What is left of a longer state is none of this one.
-        del shown[_put(shown, at, line[start:]) :]
-    return "".join(shown)
+        del cells[_put(cells, column, line[start:]) :]
+    return "".join(cells)
 
 
-def _put(shown: list[str], at: int, text: str) -> int:
-    """Write *text* at *at* and return where it ends."""
-    shown[at : at + len(text)] = text
-    return at + len(text)
+def _put(cells: list[str], column: int, text: str) -> int:
+    """Write *text* at *column* and return where it ends."""
+    cells[column : column + len(text)] = text
+    return column + len(text)

@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     except KeyboardInterrupt:
         log.info(f"detached; the job goes on. To stop it: toolkit stop {arguments.job}")
         return exit_codes.INTERRUPTED
-    told = facts.read_facts(folder, time.time(), metrics=False)
-    if told.exit_code is not None:
-        log.info(f"{told.name}: {told.status}, exit code {told.exit_code}")
-        return told.exit_code
-    log.error(f"{told.name}: {told.failure_reason}")
+    job = facts.read_facts(folder, time.time(), metrics=False)
+    if job.exit_code is not None:
+        log.info(f"{job.name}: {job.status}, exit code {job.exit_code}")
+        return job.exit_code
+    log.error(f"{job.name}: {job.failure_reason}")
     return exit_codes.TEMPORARY_FAILURE
 
 

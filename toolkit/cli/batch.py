@@ -97,9 +97,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     with tempfile.TemporaryDirectory() as folder:  # The tries have folders of their own.
         run_of_its_own = msgspec.structs.replace(job.run, job_dir=Path(folder, "try"))
         check(msgspec.structs.replace(job, run=run_of_its_own))
-    own = job.spec.hyperparameters.get(arguments.batch)
-    given = int(own) if str(own).isdecimal() else None
-    start = arguments.start or given or 8
+    batch_text = job.spec.hyperparameters.get(arguments.batch)
+    own_batch = int(batch_text) if str(batch_text).isdecimal() else None
+    start = arguments.start or own_batch or 8
     limit = (
         size_bytes(arguments.memory, "memory", Origin(where="toolkit batch", names={"memory": "--memory"}))
         if arguments.memory
@@ -107,20 +107,20 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     )
     names = arguments.variant or ["native", "compiled"]
     changes = {name: _variant(name) for name in names}
-    found: dict[str, list[BatchTrial]] = {}
+    tries_by_variant: dict[str, list[BatchTrial]] = {}
     for name, (hyperparameters, variables) in changes.items():
         words = [*arguments.job, "--hosts", "1"]
         for key, value in hyperparameters.items():
             words += ["--hyperparameter", f"{key}={value}"]
         for key, value in variables.items():
             words += ["--env", f"{key}={value}"]
-        found[name] = _search(words, name, arguments, start, limit, log)
-    scaled = {name: _scaled(tries, given or start, arguments) for name, tries in found.items()}
+        tries_by_variant[name] = _search(words, name, arguments, start, limit, log)
+    scaled = {name: _scaled(tries, own_batch or start, arguments) for name, tries in tries_by_variant.items()}
     if arguments.json:
-        _print_json(found, scaled, limit)
+        _print_json(tries_by_variant, scaled, limit)
     else:
-        _print_table(found, scaled, arguments.batch, limit)
-    return 0 if all(any(each.fits for each in tries) for tries in found.values()) else 1
+        _print_table(tries_by_variant, scaled, arguments.batch, limit)
+    return 0 if all(any(batch_try.fits for batch_try in tries) for tries in tries_by_variant.values()) else 1
 
 
 def _variant(name: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -163,7 +163,7 @@ def _search(
         }  # The tries are no jobs that `toolkit jobs` should show.
         while True:
             batch = next_batch(
-                {each.batch: each.fits for each in tries},
+                {batch_try.batch: batch_try.fits for batch_try in tries},
                 start=start,
                 most=arguments.most,
                 multiple=arguments.multiple,
@@ -183,8 +183,8 @@ def _search(
             tries.append(tried)
             result = "fits" if tried.fits else tried.reason
             log.info(f"{name}: batch {batch}: {result} ({_mib(tried.memory_bytes)} MiB, {tried.took_s:.0f} s)")
-    smallest = min(tries, key=lambda each: each.batch)
-    if not any(each.fits for each in tries) and not smallest.is_memory:
+    smallest = min(tries, key=lambda batch_try: batch_try.batch)
+    if not any(batch_try.fits for batch_try in tries) and not smallest.is_memory:
         raise UserError(
             f"expected the job to run with a small batch, found: {smallest.reason}", where=f"toolkit batch: {name}"
         )
@@ -196,28 +196,32 @@ def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.N
     from toolkit.commands.batch.scaling import scaled
     from toolkit.commands.batch.search import largest
 
-    new_batch = largest({each.batch: each.fits for each in tries})
+    new_batch = largest({batch_try.batch: batch_try.fits for batch_try in tries})
     if new_batch is None:
         return {"learning_rate": None, "weight_decay": None}
-    made = scaled(old_batch=old_batch, new_batch=new_batch, rate=arguments.learning_rate, decay=arguments.weight_decay)
-    return {"learning_rate": made.learning_rate, "weight_decay": made.weight_decay}
+    values = scaled(
+        old_batch=old_batch, new_batch=new_batch, rate=arguments.learning_rate, decay=arguments.weight_decay
+    )
+    return {"learning_rate": values.learning_rate, "weight_decay": values.weight_decay}
 
 
 def _best(tries: "Sequence[BatchTrial]") -> "tuple[BatchTrial | None, BatchTrial | None]":
     """Return the largest batch that fits, and the smallest one above it that does not."""
-    best = max((each for each in tries if each.fits), key=lambda each: each.batch, default=None)
-    above = [each for each in tries if not each.fits and (best is None or each.batch > best.batch)]
-    return best, min(above, key=lambda each: each.batch, default=None)
+    best = max(
+        (batch_try for batch_try in tries if batch_try.fits), key=lambda batch_try: batch_try.batch, default=None
+    )
+    above = [batch_try for batch_try in tries if not batch_try.fits and (best is None or batch_try.batch > best.batch)]
+    return best, min(above, key=lambda batch_try: batch_try.batch, default=None)
 
 
 def _print_table(
-    found: "Mapping[str, Sequence[BatchTrial]]",
+    tries_by_variant: "Mapping[str, Sequence[BatchTrial]]",
     scaled: Mapping[str, Mapping[str, float | None]],
     batch: str,
     limit: int,
 ) -> None:
     print(f"the largest {batch} within {_mib(limit)} MiB")
-    with_gpu = any(each.gpu_bytes is not None for tries in found.values() for each in tries)
+    with_gpu = any(batch_try.gpu_bytes is not None for tries in tries_by_variant.values() for batch_try in tries)
     heads = [
         "variant",
         "batch",
@@ -228,7 +232,7 @@ def _print_table(
         "next larger",
     ]
     rows = [heads]
-    for name, tries in found.items():
+    for name, tries in tries_by_variant.items():
         best, above = _best(tries)
         gpu = [_mib(best.gpu_bytes) if best and best.gpu_bytes else ""] if with_gpu else []
         rows.append(
@@ -241,21 +245,21 @@ def _print_table(
                 f"{above.batch}: {above.reason}" if above else "none was tried",
             ]
         )
-    kept = [number for number in range(len(heads)) if number == 0 or any(row[number] for row in rows[1:])]
-    widths = {number: max(len(row[number]) for row in rows) for number in kept}
+    columns = [number for number in range(len(heads)) if number == 0 or any(row[number] for row in rows[1:])]
+    widths = {number: max(len(row[number]) for row in rows) for number in columns}
     for row in rows:
-        print("  ".join(row[number].ljust(widths[number]) for number in kept).rstrip())
-    results = {name: best.batch for name, tries in found.items() if (best := _best(tries)[0])}
+        print("  ".join(row[number].ljust(widths[number]) for number in columns).rstrip())
+    results = {name: best.batch for name, tries in tries_by_variant.items() if (best := _best(tries)[0])}
     if "native" in results and "compiled" in results and results["compiled"] < results["native"]:
         print("compiling makes the largest batch smaller here: the compiled code keeps more in memory.")
 
 
 def _print_json(
-    found: "Mapping[str, Sequence[BatchTrial]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
+    tries_by_variant: "Mapping[str, Sequence[BatchTrial]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
 ) -> None:
 
     variants = {}
-    for name, tries in found.items():
+    for name, tries in tries_by_variant.items():
         best = _best(tries)[0]
         variants[name] = {"batch": best.batch if best else None, **scaled[name], "tries": tries}
     print(encode({"memory_bytes": limit, "variants": variants}).decode())

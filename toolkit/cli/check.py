@@ -99,15 +99,15 @@ def _masked(value: Any, log: Log) -> Any:
     return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def lines(report: CheckReport, environ: Mapping[str, str], shown: Callable[[str], str]) -> Iterator[str]:
-    """Yield the lines of the plan and the table. *shown* masks the secrets in each text before it is cut or folded."""
+def lines(report: CheckReport, environ: Mapping[str, str], mask: Callable[[str], str]) -> Iterator[str]:
+    """Yield the lines of the plan and the table. *mask* masks the secrets in each text before it is cut or folded."""
     if report.plan is not None:
-        for line in shown(report.plan.text(dict(environ))).splitlines():
+        for line in mask(report.plan.text(dict(environ))).splitlines():
             yield from _fitted(line)
         yield ""
     width = max(len(result.name) for result in report.results)
     for result in report.results:
-        yield from _row(msgspec.structs.replace(result, found=shown(result.found)), width)
+        yield from _row(msgspec.structs.replace(result, found=mask(result.found)), width)
     counts = [sum(result.status == status for result in report.results) for status in ("ok", "warn", "fail")]
     yield "\n{} ok, {} warn, {} fail".format(*counts)
 

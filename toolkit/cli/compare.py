@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     epochs = _each("--epochs", arguments.epochs, len(words))
     gpus = _each("--gpus", arguments.gpus, len(words))
     measured = [
-        measure_job(job, label, now_s=now_s, epochs=epochs[at], gpus=gpus[at])
-        for at, (job, label) in enumerate(zip(read, choose_labels(read), strict=True))
+        measure_job(job, label, now_s=now_s, epochs=epochs[index], gpus=gpus[index])
+        for index, (job, label) in enumerate(zip(read, choose_labels(read), strict=True))
     ]
     write(build_page(measured, now_s=now_s, price=arguments.price), form, target)
     return 0
@@ -84,22 +84,22 @@ def _beside(native: Path) -> Path:
 
 def _numbers(word: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(each) for each in word.split(","))
+        numbers = tuple(int(number) for number in word.split(","))
     except ValueError:
-        found = (0,)
-    if min(found) < 1:
+        numbers = (0,)
+    if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"expected whole numbers of at least 1, as 300 or 300,210, found {word!r}")
-    return found
+    return numbers
 
 
-def _each(option: str, given: tuple[int, ...] | None, jobs: int) -> tuple[int | None, ...]:
-    """Return *given* for each of so many *jobs*: one number is for all.
+def _each(option: str, numbers: tuple[int, ...] | None, jobs: int) -> tuple[int | None, ...]:
+    """Return *numbers* for each of so many *jobs*: one number is for all.
 
     Raises:
         UserError: there are neither one nor as many numbers as jobs.
     """
-    if given is None:
+    if numbers is None:
         return (None,) * jobs
-    if len(given) not in (1, jobs):
-        raise UserError(f"{option}: expected 1 number or {jobs}, one for each job, found {len(given)}")
-    return given * jobs if len(given) == 1 else given
+    if len(numbers) not in (1, jobs):
+        raise UserError(f"{option}: expected 1 number or {jobs}, one for each job, found {len(numbers)}")
+    return numbers * jobs if len(numbers) == 1 else numbers

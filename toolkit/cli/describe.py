@@ -20,6 +20,6 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     """Print the facts; return the exit code."""
     from toolkit.commands.simulate import catalogue, facts
 
-    told = facts.read_facts(catalogue.find(arguments.job, os.environ, Path.cwd()), time.time())
-    print(json.dumps(facts.document(told), indent=2) if arguments.json else facts.text(told))
+    job = facts.read_facts(catalogue.find(arguments.job, os.environ, Path.cwd()), time.time())
+    print(json.dumps(facts.document(job), indent=2) if arguments.json else facts.text(job))
     return 0

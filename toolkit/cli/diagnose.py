@@ -61,41 +61,41 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     job = jobs.read(job_dir, now_s=time.time())
     raw, source = document(arguments.rules, "--rules") if arguments.rules else (None, str(job_dir))
     if not arguments.rules:
-        raw = next((kept for host in job.hosts if (kept := files.rules(host.monitor)) is not None), None)
-    asked = configuration.read(raw, source)
-    for note in asked.notes:
+        raw = next((job_rules for host in job.hosts if (job_rules := files.rules(host.monitor)) is not None), None)
+    rules = configuration.read(raw, source)
+    for note in rules.notes:
         log.warning(note)
     hosts = [
         files.read(host.monitor, host.metrics, host=host.name, is_over=job.status != "running") for host in job.hosts
     ]
-    findings = apply_rules(job, job.hosts, asked.configurations)
+    findings = apply_rules(job, job.hosts, rules.configurations)
     print("\n".join(_shown(job, hosts, findings)))
     if arguments.rule_output is not None:
-        print(f"wrote {_write(arguments.rule_output, job, hosts, asked.configurations, findings)}")
+        print(f"wrote {_write(arguments.rule_output, job, hosts, rules.configurations, findings)}")
     return 0
 
 
 def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
     from toolkit.diagnosis.folding import fold
 
-    steps = sum(len(each.end_s) for evidence in hosts for each in evidence.steps.values())
+    steps = sum(len(fold.end_s) for evidence in hosts for fold in evidence.steps.values())
     samples = sum(len(evidence.times_s) for evidence in hosts)
-    shown = fold(findings)
-    many = "no finding" if not shown else "1 finding" if len(shown) == 1 else f"{len(shown)} findings"
+    folds = fold(findings)
+    many = "no finding" if not folds else "1 finding" if len(folds) == 1 else f"{len(folds)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:
         yield "Nothing was measured: the monitor was off, or the job too short for it (toolkit docs diagnosis)."
-    for each in shown:
-        finding = each.finding
-        where = (each.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
-        host = f"{', '.join(filter(None, where))}: " if any(where) else ""
+    for fold in folds:
+        finding = fold.finding
+        details = (fold.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
+        host = f"{', '.join(filter(None, details))}: " if any(details) else ""
         yield ""
         yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:
             limit = "" if number.limit is None else f", limit {number.limit:.4g}"
             formula = f" ({number.formula})" if number.formula else ""
-            values = each.of_all(number)
-            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if each.others else ""
+            values = fold.of_all(number)
+            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if fold.others else ""
             yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
         yield from _wrapped(f"Try: {finding.change}", "  ")
         yield from _wrapped(f"Refuted by: {finding.refuted_by}", "  ")

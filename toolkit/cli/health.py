@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     from toolkit.train.supervise.liveness import trouble
 
     environ = dict(os.environ)
-    found = trouble(platforms.detect(environ).folders(environ).scratch, time.monotonic())
-    if found:
-        print(found)
-    return 1 if found else 0
+    fault = trouble(platforms.detect(environ).folders(environ).scratch, time.monotonic())
+    if fault:
+        print(fault)
+    return 1 if fault else 0

@@ -28,18 +28,18 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.commands.simulate import catalogue, facts
 
     now_s = time.time()
-    known = catalogue.entries(os.environ)
+    entries = catalogue.entries(os.environ)
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"expected a number of jobs of at least 1, found {arguments.limit}", where="--limit")
-    every = (facts.read_facts(entry.folder, now_s, metrics=arguments.json) for entry in known)
-    shown = (each for each in every if not (arguments.running and each.ended))
-    told = tuple(islice(shown, arguments.limit))
+    every = (facts.read_facts(entry.folder, now_s, metrics=arguments.json) for entry in entries)
+    selected = (job for job in every if not (arguments.running and job.ended))
+    jobs = tuple(islice(selected, arguments.limit))
     if arguments.json:
-        print(json.dumps([facts.document(each) for each in told], indent=2))
-    elif told:
-        print(facts.table(told, relative_to=Path.cwd()))
+        print(json.dumps([facts.document(job) for job in jobs], indent=2))
+    elif jobs:
+        print(facts.table(jobs, relative_to=Path.cwd()))
     else:
         without = "no list of jobs is kept: neither HOME nor XDG_STATE_HOME names a folder"
         none = "no jobs" if catalogue.home(os.environ) else without
-        log.info("no job runs; without --running those that ended are shown" if known else none)
+        log.info("no job runs; without --running those that ended are shown" if entries else none)
     return 0

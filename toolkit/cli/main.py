@@ -70,13 +70,13 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
     *signals*: the signal handlers that start.py installed.
     """
-    given = sys.argv[1:] if words is None else words
-    while given[:1] == ["train"]:  # `docker run IMAGE train` if train is also the image's ENTRYPOINT.
-        given = given[1:]
-    if given[:1] in (["--help"], ["-h"]):
+    arguments = sys.argv[1:] if words is None else words
+    while arguments[:1] == ["train"]:  # `docker run IMAGE train` if train is also the image's ENTRYPOINT.
+        arguments = arguments[1:]
+    if arguments[:1] in (["--help"], ["-h"]):
         print(TRAIN_HELP, end="")
         sys.exit(0)
-    if given[:1] == ["--version"]:
+    if arguments[:1] == ["--version"]:
         import toolkit
 
         print(toolkit.__version__)
@@ -100,9 +100,9 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
     if signals is None:
         fill_standard_streams(writable=False)
     log = Log()
-    if given:  # Do not show them: one may be a secret.
+    if arguments:  # Do not show them: one may be a secret.
         hint = "another program in the image is started with docker run --entrypoint PROGRAM IMAGE"
-        log.info(f"train takes no arguments, {len(given)} ignored; {hint}")
+        log.info(f"train takes no arguments, {len(arguments)} ignored; {hint}")
     sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log, signals=signals))
 
 
@@ -157,11 +157,11 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            told = of_path(error) or _of_surroundings(error)
-            if told is None:
+            refusal = of_path(error) or _of_surroundings(error)
+            if refusal is None:
                 raise
-            log.error(str(told))
-            sys.exit(told.exit_code)
+            log.error(str(refusal))
+            sys.exit(refusal.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head` is no error: let Python's exit report none
         sys.exit(141)
 
@@ -211,8 +211,8 @@ def _open_standard_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _parser(named: list[str]) -> "Parser":
-    """Return the parser, with the options of the commands in *named* only: the others are not imported."""
+def _parser(commands_to_load: list[str]) -> "Parser":
+    """Return the parser, with the options of the commands in *commands_to_load* only: the others are not imported."""
     import toolkit
     from toolkit.cli.parser import Parser
 
@@ -225,7 +225,7 @@ def _parser(named: list[str]) -> "Parser":
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in named and name not in ("train", "mpi-agent"):
+        if name in commands_to_load and name not in ("train", "mpi-agent"):
             import_module(f"toolkit.cli.{name}").add(command)
     return parser
 

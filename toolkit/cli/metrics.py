@@ -90,7 +90,7 @@ class _Trial:
 
     @property
     def counts(self) -> list[int]:
-        return [len(seen.values) for seen in self._seen.values()]
+        return [len(captured.values) for captured in self._seen.values()]
 
     def take(self, line: bytes, capture: Capture) -> None:
         self._lines += 1
@@ -99,30 +99,30 @@ class _Trial:
             self._note(sample, line)
 
     def _note(self, sample: Sample, line: bytes) -> None:
-        seen = self._seen[sample.name]
-        seen.values.append(sample.value)
+        captured = self._seen[sample.name]
+        captured.values.append(sample.value)
         if sample.step is not None:
-            seen.steps.append(sample.step)
-        if len(seen.examples) < EXAMPLES:
-            seen.examples.append((self._lines, sample.value, printable(line.decode("utf-8", "replace"))[:WIDTH]))
+            captured.steps.append(sample.step)
+        if len(captured.examples) < EXAMPLES:
+            captured.examples.append((self._lines, sample.value, printable(line.decode("utf-8", "replace"))[:WIDTH]))
 
     def report(self, capture: Capture, guard: Guard) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
-        of_keras = {each.regex: better for each, better in keras_3(self._definitions, guard)}
+        of_keras = {definition.regex: better for definition, better in keras_3(self._definitions, guard)}
         of_trainer = {
-            each.regex: for_both_transformers(each, guard)
-            for each in transformers_5(self._definitions, guard, is_trainers=self._has_quotes)
+            definition.regex: for_both_transformers(definition, guard)
+            for definition in transformers_5(self._definitions, guard, is_trainers=self._has_quotes)
         }
-        for name, seen in self._seen.items():
-            own = [definition for definition in self._definitions if definition.name == name]
-            text = [f"{name}: {definition.regex}" for definition in own]
-            text += _summary(seen, self._lines)
+        for name, captured in self._seen.items():
+            definitions = [definition for definition in self._definitions if definition.name == name]
+            text = [f"{name}: {definition.regex}" for definition in definitions]
+            text += _summary(captured, self._lines)
             count, first = capture.not_numbers.get(name, (0, ""))
             if count:
                 text += _wrapped(
                     f"{many(count, 'match', 'matches')} held no number; the first: {printable(first)[:WIDTH]}"
                 )
-            for definition in own:
+            for definition in definitions:
                 text += _remarks(definition, guard)
                 if definition.regex in of_keras:
                     text += _wrapped("note: it finds nothing in the lines of Keras 3, only in those of tf_keras")
@@ -137,10 +137,10 @@ class _Trial:
             yield text
 
 
-def _summary(seen: _Seen, lines: int) -> list[str]:
-    if not seen.values:
+def _summary(captured: _Seen, lines: int) -> list[str]:
+    if not captured.values:
         return [f"  nothing captured from {many(lines, 'line')}"]
-    values = seen.values
+    values = captured.values
     comparable = [value for value in values if value == value] or values
     text = [
         f"  {many(len(values), 'value')} from {many(lines, 'line')}: first {values[0]:g}, last {values[-1]:g}, "
@@ -148,9 +148,9 @@ def _summary(seen: _Seen, lines: int) -> list[str]:
     ]
     if len(comparable) < len(values):
         text.append(f"  {len(values) - len(comparable):,} of them nan")
-    if seen.steps:
-        text.append(f"  at steps {seen.steps[0]} to {seen.steps[-1]}")
-    for number, value, line in seen.examples:
+    if captured.steps:
+        text.append(f"  at steps {captured.steps[0]} to {captured.steps[-1]}")
+    for number, value, line in captured.examples:
         text.append(f"    line {number:<6} {value:<12g} {line}"[:WIDTH].rstrip())
     return text
 
@@ -167,13 +167,13 @@ def _remarks(definition: Definition, guard: Guard) -> list[str]:
 
 
 def _definitions(words: list[str], path: Path | None) -> tuple[Definition, ...]:
-    named = []
+    pairs_given = []
     for word in words:
         name, equals, regex = word.partition("=")
         if not name or not equals:
             raise ContractError(f"expected NAME=REGEX, found {word!r}", where="--metric")
-        named.append((name, regex))
-    defined = compile(named, "--metric")
+        pairs_given.append((name, regex))
+    defined = compile(pairs_given, "--metric")
     if path is not None:
         document = decode(content(path), Any, str(path))
         defined += compile(pairs(document, str(path)), str(path))

@@ -52,9 +52,9 @@ def _filed(error: BaseException) -> int:
 def _decided(error: BaseException) -> int | None:
     """Return the exit code of a job whose end was reported before *error* was raised (a context that closes)."""
     context: BaseException | None = error
-    seen = set()
-    while context is not None and id(context) not in seen:
-        seen.add(id(context))
+    seen_ids = set()
+    while context is not None and id(context) not in seen_ids:
+        seen_ids.add(id(context))
         if isinstance(context, SystemExit) and isinstance(context.code, int):
             return context.code
         context = context.__context__
@@ -68,8 +68,8 @@ def _write_barely(error: BaseException, another: BaseException) -> int:
     if str(another) != str(error):
         text += _masked(f" (the report failed as well: {_named(another)})")
     failure = f'{kind}:\nExitCode {code}\nErrorMessage "{text}"\n{trace and chr(10) + trace}'
-    said = f"error: Reporting training FAILURE\nerror: {failure}"
-    _write(2, "".join(f"[toolkit] {line}\n" for line in said.splitlines()))
+    message = f"error: Reporting training FAILURE\nerror: {failure}"
+    _write(2, "".join(f"[toolkit] {line}\n" for line in message.splitlines()))
     output = os.path.join(_base(), "output")
     try:
         os.unlink(os.path.join(output, "success"))
@@ -139,7 +139,7 @@ def _quoted(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 
 def _is_told(error: BaseException) -> bool:

@@ -78,21 +78,21 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-") or word == "-":
             return f"unexpected argument {word!r}{of_a_script}"
         option = word.partition("=")[0]
-        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        options = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         meant = ELSEWHERE.get(option.replace("_", "-"), "")
-        if meant.startswith("--") and meant not in known:
+        if meant.startswith("--") and meant not in options:
             meant = ""
-        hint = f"Did you mean {meant}?" if meant else did_you_mean(option, known)
+        hint = f"Did you mean {meant}?" if meant else did_you_mean(option, options)
         if not hint and not of_a_script:
-            hint = f"Options: {', '.join(known)}"
+            hint = f"Options: {', '.join(options)}"
         return f"unknown option {option}. {hint}".rstrip(". ") + of_a_script
 
 
 def _pairs(words: Sequence[str]) -> Iterator[str]:
     """Yield NAME=VALUE for options in the forms that scripts take: --epochs 5, --lr=0.1, --amp, epochs=5."""
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         name, equals, value = word.lstrip("-").partition("=")
-        behind = words[at + 1] if at + 1 < len(words) else "-"
+        behind = words[index + 1] if index + 1 < len(words) else "-"
         if not name or (not word.startswith("-") and not equals):
             continue
         if not equals:
@@ -102,12 +102,12 @@ def _pairs(words: Sequence[str]) -> Iterator[str]:
 
 def one_of(choices: Iterable[str]) -> Callable[[str], str]:
     """Return the type of an argument that is one of *choices*."""
-    known = tuple(choices)
+    words = tuple(choices)
 
     def chosen(word: str) -> str:
-        if word not in known:
-            hint = did_you_mean(word, known)
-            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}, found {word!r}. {hint}".rstrip())
+        if word not in words:
+            hint = did_you_mean(word, words)
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(words)}, found {word!r}. {hint}".rstrip())
         return word
 
     return chosen

@@ -101,8 +101,8 @@ def _profile(arguments: argparse.Namespace, log: Log) -> int:
     code = run_command.run(parsed, log)
     if code:
         return code
-    made = _decision_of(job.run.job_dir)
-    shutil.copyfile(made, arguments.output)
+    decision_file = _decision_of(job.run.job_dir)
+    shutil.copyfile(decision_file, arguments.output)
     sys.stdout.write("\n")
     return _show(argparse.Namespace(file=arguments.output, output="-", format=None), log)
 
@@ -114,8 +114,8 @@ def _job_words(arguments: argparse.Namespace) -> list[str]:
 
     _check_order(arguments.job)
     words = [*arguments.job, "--hosts", "1", "--processes-per-host", "1", "--env", f"{PROFILE}=1"]
-    given = {"partitions": arguments.partitions, "optimize": arguments.optimize}
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    parameters = {"partitions": arguments.partitions, "optimize": arguments.optimize}
+    chosen: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
     if is_job_file(Path(arguments.job[0])):
         if chosen:
             raise UserError(
@@ -163,9 +163,9 @@ def _decision_of(folder: Path) -> Path:
     from toolkit.commands import jobs
     from toolkit.parallelism import decision
 
-    found = [host.output / "data" / decision.FILE for host in jobs.read(folder, now_s=time.time()).hosts]
+    files = [host.output / "data" / decision.FILE for host in jobs.read(folder, now_s=time.time()).hosts]
     unreadable: list[OSError] = []
-    for file in found:
+    for file in files:
         if is_file(file, unreadable.append):
             return file
     if unreadable:

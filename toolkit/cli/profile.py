@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     below = _base(arguments.job)
     hosts = _hosts(below, ranks)
     missing = set()
-    asked = {}
+    requests = {}
     for host in hosts:
         try:
-            asked[host] = request_trace(host.status, steps=arguments.steps, ranks=ranks)
+            requests[host] = request_trace(host.status, steps=arguments.steps, ranks=ranks)
         except PermissionError as error:
             raise _of_another(error.filename or host.status, (host.status.owner(),)) from None
         except OSError:
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     deadline_s = time.monotonic() + arguments.wait
     while missing and time.monotonic() < deadline_s and any(is_dir(host.status) for host in hosts):
         time.sleep(LOOK_S)
-        missing -= _report(missing, asked)
-    missing -= _report(missing, asked)
+        missing -= _report(missing, requests)
+    missing -= _report(missing, requests)
     if not missing:
         return 0
     names = ", ".join(str(rank) for rank in sorted(rank for _, rank in missing))
@@ -103,32 +103,32 @@ def _base(job: str) -> Path:
 def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
     from toolkit.train.probe.ranks import hidden, running
 
-    found = running(below)
-    if not found and (users := hidden()):
+    running_hosts = running(below)
+    if not running_hosts and (users := hidden()):
         raise _of_another(below, users)
-    if not found:
+    if not running_hosts:
         raise UserError(
             "expected a running job, found no rank of one",
             where=str(below),
             hint="Name the job (`toolkit jobs` lists those of toolkit run), or run this in the job's container.",
         )
-    armed = [host for host in found if host.traces]
+    armed = [host for host in running_hosts if host.traces]
     if not armed:
         raise UserError(
             "the ranks of this job do not watch for requests",
             where=str(below),
             hint="Start the job with TOOLKIT_MONITOR=1, which toolkit run sets, and without TOOLKIT_RANK_HOOK=off.",
         )
-    known = sorted({rank for host in armed for rank in host.ranks})
-    strange = [rank for rank in ranks if rank not in known]
+    running_ranks = sorted({rank for host in armed for rank in host.ranks})
+    strange = [rank for rank in ranks if rank not in running_ranks]
     if strange:
         raise UserError(
-            f"expected ranks that run here ({', '.join(map(str, known))}), found {strange[0]}", where="--ranks"
+            f"expected ranks that run here ({', '.join(map(str, running_ranks))}), found {strange[0]}", where="--ranks"
         )
     return [host for host in armed if not ranks or set(ranks) & set(host.ranks)]
 
 
-def _of_another(where: object, users: Sequence[str]) -> UserError:
+def _of_another(source: object, users: Sequence[str]) -> UserError:
     """Return the error of a user who may not look at the job of *users*."""
     import getpass
 
@@ -136,16 +136,18 @@ def _of_another(where: object, users: Sequence[str]) -> UserError:
     return UserError(
         f"expected a job of this user, {getpass.getuser()}, found processes of {', '.join(users)}, which only that"
         " user may look at",
-        where=str(where),
+        where=str(source),
         hint=f"Run the same as that user: sudo -u {owner} toolkit profile ..., in a container docker exec -u {owner}.",
     )
 
 
-def _report(missing: "set[tuple[RunningHost, int]]", asked: "dict[RunningHost, int]") -> "set[tuple[RunningHost, int]]":
+def _report(
+    missing: "set[tuple[RunningHost, int]]", requests: "dict[RunningHost, int]"
+) -> "set[tuple[RunningHost, int]]":
     """Print the traces that have come, and return whose they are."""
     come = set()
-    for host, rank in sorted(missing, key=lambda each: each[1]):
-        for framework, window in _windows(host, rank, asked[host]):
+    for host, rank in sorted(missing, key=lambda host_and_rank: host_and_rank[1]):
+        for framework, window in _windows(host, rank, requests[host]):
             print(f"rank {rank}: steps {window.first_step} to {window.last_step}: {framework / window.file}")
             come.add((host, rank))
     return come
@@ -155,5 +157,5 @@ def _windows(host: "RunningHost", rank: int, request: int) -> "list[tuple[Path, 
     from toolkit.traces import windows
 
     framework = host.output / "profiler" / "framework"
-    lists = (each for each in windows.read(framework) if each.rank == rank)
-    return [(framework, window) for each in lists for window in each.windows if window.request == request]
+    listings = (listing for listing in windows.read(framework) if listing.rank == rank)
+    return [(framework, window) for listing in listings for window in listing.windows if window.request == request]

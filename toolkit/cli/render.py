@@ -99,16 +99,16 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     file = Path(arguments.job).absolute()
     options = read(file, "Name the file that `toolkit run` takes, as job.toml.")
     # Unlike `toolkit run`, add no time to the name: the same file gives the same manifest.
-    named = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
-    options["name"] = arguments.name or options.get("name", named or "job")
+    script_name = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
+    options["name"] = arguments.name or options.get("name", script_name or "job")
     origin = Origin(where=str(file), names={"name": "--name"} if arguments.name else {})
-    asked = check_job_file(options, origin, folder=Path.cwd(), stamp="")
+    job_file = check_job_file(options, origin, folder=Path.cwd(), stamp="")
     _check_kind(arguments)
     _check_values(arguments)
-    user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)
+    user = _person(job_file, log) if arguments.kind == "compose" else _user(arguments.user)
     choices = Choices(
         user=user,
-        image=arguments.image or ((asked.run.image or "") if arguments.kind != "slurm" else ""),
+        image=arguments.image or ((job_file.run.image or "") if arguments.kind != "slurm" else ""),
         cpus=arguments.cpus,
         gpus=arguments.gpus,
         memory=arguments.memory or "",
@@ -122,11 +122,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         pull_secrets=tuple(arguments.pull_secret),
         service_account=arguments.service_account,
     )
-    given = (*asked.spec.environment.items(), *asked.spec.hyperparameters.items())
-    shown = [name for name, value in given if is_secret(name, value)]
-    if shown and arguments.kind != "slurm":
-        log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
-    text = manifest(arguments.kind, asked, choices, file)
+    named_values = (*job_file.spec.environment.items(), *job_file.spec.hyperparameters.items())
+    secret_names = [name for name, value in named_values if is_secret(name, value)]
+    if secret_names and arguments.kind != "slurm":
+        log.warning(
+            f"{', '.join(secret_names)}: the manifest shows it to all who read it; give it as the platform's secret"
+        )
+    text = manifest(arguments.kind, job_file, choices, file)
     if arguments.kind in KUBERNETES and not (choices.cpus and choices.memory):
         log.warning("without --cpus and --memory the pods are the first that a full node evicts")
     left_out = [option for option in LEFT_OUT[arguments.kind] if options.get(option) not in (None, [])]
@@ -138,13 +140,15 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Raise ContractError for an option that the kind of manifest does not support."""
-    own = [(option, getattr(arguments, option[2:].replace("-", "_"))) for option, *_ in (*REPEATED, *SINGLE)]
-    for option, given, kinds in (
+    kubernetes_options = [
+        (option, getattr(arguments, option[2:].replace("-", "_"))) for option, *_ in (*REPEATED, *SINGLE)
+    ]
+    for option, value, kinds in (
         ("--claim", arguments.claim, KUBERNETES),
         ("--notice", arguments.notice, ("slurm",)),
-        *((option, given, KUBERNETES) for option, given in own),
+        *((option, value, KUBERNETES) for option, value in kubernetes_options),
     ):
-        if given and arguments.kind not in kinds:
+        if value and arguments.kind not in kinds:
             hint = f"Leave {option} out."
             raise ContractError(
                 f"expected it for {' or '.join(kinds)} alone, found it for {arguments.kind}", where=option, hint=hint
@@ -167,13 +171,13 @@ def _check_values(arguments: argparse.Namespace) -> None:
             raise ContractError(f"expected a name of a-z, 0-9 and inner - or ., found {name!r}", where=option)
 
 
-def _person(asked: "JobFile", log: Log) -> str:
+def _person(job_file: "JobFile", log: Log) -> str:
     """Return the user of a project's containers ("" for the image's), and make the folders that they write to."""
     from toolkit.commands.render.compose import folders
     from toolkit.commands.simulate.containers import container_user
 
     user = container_user()
-    for folder in folders(asked) if user else ():
+    for folder in folders(job_file) if user else ():
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -181,7 +185,7 @@ def _person(asked: "JobFile", log: Log) -> str:
     return user
 
 
-def manifest(kind: str, asked: "JobFile", choices: "Choices", file: Path) -> str:
+def manifest(kind: str, job_file: "JobFile", choices: "Choices", file: Path) -> str:
     """Return the text of a *kind* of manifest.
 
     Raises:
@@ -191,10 +195,10 @@ def manifest(kind: str, asked: "JobFile", choices: "Choices", file: Path) -> str
     from toolkit.commands.render.text import text
 
     if kind == "slurm":
-        return slurm.script(asked, choices, file)
+        return slurm.script(job_file, choices, file)
     if kind == "compose":
-        return text([compose.project(asked, choices)])
-    return text(kubernetes.job(asked, choices) if kind == "job" else kubernetes.jobset(asked, choices))
+        return text([compose.project(job_file, choices)])
+    return text(kubernetes.job(job_file, choices) if kind == "job" else kubernetes.jobset(job_file, choices))
 
 
 def _pair(text: str, option: str, expected: str) -> tuple[str, str]:

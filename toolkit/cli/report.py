@@ -80,18 +80,18 @@ def asked(arguments: argparse.Namespace, page: Path) -> tuple[str, Path | None]:
     Raises:
         UserError: the file's ending is of no format, or it is a folder.
     """
-    given: str | None = arguments.output
-    if given is None:
+    output: str | None = arguments.output
+    if output is None:
         form = arguments.format or "html"
         return form, page if form == "html" else None
-    if given == "-":
+    if output == "-":
         return arguments.format or "text", None
-    target = Path(given)
+    target = Path(output)
     if is_dir(target):
-        raise UserError(f"-o: expected a file, found a folder, {given}", hint="Name a file in it.")
+        raise UserError(f"-o: expected a file, found a folder, {output}", hint="Name a file in it.")
     form = arguments.format or ENDINGS.get(target.suffix.lower(), "" if target.suffix else "html")
     if not form:
-        expected = f"expected a file that ends with one of {', '.join(ENDINGS)}, found {given!r}"
+        expected = f"expected a file that ends with one of {', '.join(ENDINGS)}, found {output!r}"
         raise UserError(f"-o: {expected}", hint=f"For another ending, add --format ({', '.join(WRITERS)}).")
     return form, target
 

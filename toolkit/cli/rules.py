@@ -103,17 +103,17 @@ class _Trial:
             yield f"{event.rule} would have ended the job at line {number} ({event.action})"
 
     def _shown(self, event: RuleEvent) -> Iterator[str]:
-        at = f", {_clock(event.time_s - self._start_s)}" if self._is_timed else ""
+        clock = f", {_clock(event.time_s - self._start_s)}" if self._is_timed else ""
         rank = "" if event.rank is None else f", rank {event.rank}"
-        where = f"line {self._lines}{at}{rank}"
-        yield f"{where}: {event.rule}: {event.kind} ({event.action}){self._compared(event)}"
+        position = f"line {self._lines}{clock}{rank}"
+        yield f"{position}: {event.rule}: {event.kind} ({event.action}){self._compared(event)}"
         yield "    " + printable(event.text)[: WIDTH - 4].rstrip()
         yield from _wrapped(printable(event.message), "    ")
 
     def _compared(self, event: RuleEvent) -> str:
         if event.kind != "threshold":
             return ""
-        rule = next(each.rule for each in self._monitor.states() if each.rule.name == event.rule)
+        rule = next(state.rule for state in self._monitor.states() if state.rule.name == event.rule)
         row = f", {rule.data_points} in a row" if rule.data_points > 1 else ""
         return f": {event.value:g} {SIGNS[rule.operator or 'eq']} {rule.threshold:g}{row}"
 
@@ -138,8 +138,8 @@ class _Trial:
 
 def _clock(seconds: float) -> str:
     """Return *seconds* as 0:01:05."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    whole_s = int(seconds)
+    return f"{whole_s // 3600}:{whole_s // 60 % 60:02}:{whole_s % 60:02}"
 
 
 def _speed(word: str) -> float:

@@ -96,51 +96,53 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.commands.simulate.report import summary
     from toolkit.commands.simulate.run import simulate
 
-    own = dict(os.environ)
-    asked = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
-    log.hide({**own, **asked.spec.environment})
+    environ = dict(os.environ)
+    job_file = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
+    log.hide({**environ, **job_file.spec.environment})
     if arguments.quiet:
         log.level = 30
-    _say_notes(asked, arguments, own, log)
+    _say_notes(job_file, arguments, environ, log)
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
 
-        return dry_run(asked, own, log)
+        return dry_run(job_file, environ, log)
     watch = None if arguments.watch is None else _watch(arguments.watch)
     background: Background | None = None
     if arguments.detach:
         forked = in_background()
         if not isinstance(forked, Background):
             if forked is None:
-                _show(f"{asked.spec.name}\n{_short(asked.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
+                _show(
+                    f"{job_file.spec.name}\n{_short(job_file.run.job_dir)}\n" + (f"{watch.address}\n" if watch else "")
+                )
             return forked or 0
         background = forked
     look: DisplayStyle = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
-    if is_live(own, look):
-        own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
+    if is_live(environ, look):
+        environ.setdefault("TOOLKIT_LOG_PROGRESS", "live")
 
     def display() -> Display:
         if background is not None:
-            background.started(asked.run.job_dir / CONSOLE)
+            background.started(job_file.run.job_dir / CONSOLE)
         if watch is not None:
-            watch.start(asked.run.job_dir)
+            watch.start(job_file.run.job_dir)
             _show(f"the job's page: {watch.address}\n")
-        return choose_display(log, several=len(asked.hosts) > 1, environ=own, look=look)
+        return choose_display(log, several=len(job_file.hosts) > 1, environ=environ, look=look)
 
     try:
-        report = simulate(asked, own, log, display, detached=background is not None)
+        report = simulate(job_file, environ, log, display, detached=background is not None)
     except KeyboardInterrupt:  # Before or after the job; while it runs, the poll loop handles Ctrl-C.
         log.error("interrupted while the job was being prepared, or its results collected")
         return exit_codes.INTERRUPTED
     finally:
         if watch is not None:
             watch.end()
-    page = "" if watch is None else _page(asked.run.job_dir, log)
-    _show(f"\n{summary(report, _short(asked.run.job_dir))}\n{page}")
+    page = "" if watch is None else _page(job_file.run.job_dir, log)
+    _show(f"\n{summary(report, _short(job_file.run.job_dir))}\n{page}")
     return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
 
 
-def _say_notes(asked: "JobFile", arguments: argparse.Namespace, own: Mapping[str, str], log: Log) -> None:
+def _say_notes(job_file: "JobFile", arguments: argparse.Namespace, environ: Mapping[str, str], log: Log) -> None:
     """Say what a person should know of the job before it starts."""
     from toolkit.commands.simulate.documents import region_of
     from toolkit.commands.simulate.limits import exceeded
@@ -150,10 +152,10 @@ def _say_notes(asked: "JobFile", arguments: argparse.Namespace, own: Mapping[str
         name, _, value = text.partition("=")
         if note := number_note(name, value):
             log.info(note)
-    for text in exceeded(asked, region_of(own)):
+    for text in exceeded(job_file, region_of(environ)):
         log.warning(text)
-    count = len(asked.hosts)
-    if count > 1 and asked.spec.strategy.name == "script" and not arguments.distribution:
+    count = len(job_file.hosts)
+    if count > 1 and job_file.spec.strategy.name == "script" and not arguments.distribution:
         log.info(
             f"no distribution is given: each of the {count} hosts runs the script by itself, and they do not know each"
             " other unless the script connects them (SM_HOSTS). To start one job over all: --distribution torchrun"
@@ -222,31 +224,31 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     from toolkit.job.file.script_arguments import STYLE, hyperparameters
     from toolkit.job.file.text import is_job_file
 
-    given = {name: value for name, value in arguments.items() if name not in OWN}
+    options_given = {name: value for name, value in arguments.items() if name not in OWN}
     words = arguments.get("behind") or []
-    job_file = folder / given["script"]
+    job_file = folder / options_given["script"]
     is_job = is_job_file(job_file)
-    place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
+    place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(options_given, is_job=is_job))
     behind: dict[str, Any] = {}
     if words:
-        where = "toolkit run: the words behind --"
-        styled = any(pair.partition("=")[0] in STYLE for pair in given.get("env") or ())
-        behind = {"hyperparameter": hyperparameters(words, where, as_typed=not styled), "env": STYLE}
-        named = {pair.partition("=")[0] for pair in given.get("hyperparameter") or ()}
-        if twice := next((name for name in behind["hyperparameter"] if name in named), None):
+        source = "toolkit run: the words behind --"
+        styled = any(pair.partition("=")[0] in STYLE for pair in options_given.get("env") or ())
+        behind = {"hyperparameter": hyperparameters(words, source, as_typed=not styled), "env": STYLE}
+        hyperparameters_given = {pair.partition("=")[0] for pair in options_given.get("hyperparameter") or ()}
+        if twice := next((name for name in behind["hyperparameter"] if name in hyperparameters_given), None):
             hint = f"Leave out one of the two, the option or --hyperparameter {twice}."
-            raise ContractError(f"expected each hyperparameter once, found {twice} twice", where=where, hint=hint)
+            raise ContractError(f"expected each hyperparameter once, found {twice} twice", where=source, hint=hint)
     if not is_job:
-        beside = joined(behind, from_arguments(given, folder, place))
+        beside = joined(behind, from_arguments(options_given, folder, place))
         return check_job_file(beside, place, folder=folder, stamp=stamp)
     options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
-    beside = joined(behind, from_arguments({**given, "script": None}, folder, place))
+    beside = joined(behind, from_arguments({**options_given, "script": None}, folder, place))
     return check_job_file(joined(options, beside), place, folder=folder, stamp=stamp)
 
 
-def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
+def _names(arguments: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
     """Return the options given as arguments, each with the place that error messages name."""
-    options = {name.replace("_", "-") for name, value in given.items() if value not in (None, [])}
+    options = {name.replace("_", "-") for name, value in arguments.items() if value not in (None, [])}
     if is_job:
         options.discard("script")
     return {name: f"toolkit run: {'SCRIPT' if name == 'script' else '--' + name}" for name in options}

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         new = getattr(arguments, f"new_{name}")
         return int(getattr(arguments, name) if new is None else new)
 
-    found = scaled(
+    new_values = scaled(
         old_batch=global_batch(
             arguments.batch, devices=arguments.devices, hosts=arguments.hosts, accumulation=arguments.accumulation
         ),
@@ -62,12 +62,12 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         decay=arguments.weight_decay,
     )
     if arguments.json:
-        print(encode(found).decode())
+        print(encode(new_values).decode())
         return 0
-    print(f"global batch   {found.old_batch} -> {found.new_batch} (x {found.factor:.6g})")
+    print(f"global batch   {new_values.old_batch} -> {new_values.new_batch} (x {new_values.factor:.6g})")
     for name, old, new in (
-        ("learning rate", arguments.learning_rate, found.learning_rate),
-        ("weight decay", arguments.weight_decay, found.weight_decay),
+        ("learning rate", arguments.learning_rate, new_values.learning_rate),
+        ("weight decay", arguments.weight_decay, new_values.weight_decay),
     ):
         if new is not None:
             print(f"{name:<15}{old:.6g} -> {new:.10g}")

@@ -29,27 +29,29 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.commands.simulate import catalogue, facts, follow, runner
 
     folder = catalogue.find(arguments.job, os.environ, Path.cwd())
-    told = facts.read_facts(folder, time.time(), metrics=False)
+    job = facts.read_facts(folder, time.time(), metrics=False)
     by = runner.of(folder)
     state = runner.state(folder)
     if state == "elsewhere":
-        where = f"on {by.machine}, pid {by.pid} there" if by is not None else "in another container"
-        raise UserError(f"{told.name} is run {where}: it cannot be signalled from here", hint="Run toolkit stop there.")
+        runner_place = f"on {by.machine}, pid {by.pid} there" if by is not None else "in another container"
+        raise UserError(
+            f"{job.name} is run {runner_place}: it cannot be signalled from here", hint="Run toolkit stop there."
+        )
     if by is None or state == "gone" or not _ask(by):
-        log.info(f"{told.name} does not run: {told.status}")
+        log.info(f"{job.name} does not run: {job.status}")
         return 0
     grace_s = AGAIN_S if arguments.now else 120
-    log.info(f"{told.name}: SIGTERM to all hosts; SIGKILL to what still runs after {grace_s} s")
+    log.info(f"{job.name}: SIGTERM to all hosts; SIGKILL to what still runs after {grace_s} s")
     try:
         if arguments.now and not follow.wait(folder, until_s=time.monotonic() + AGAIN_S):
-            log.info(f"{told.name}: SIGKILL to all hosts")
+            log.info(f"{job.name}: SIGKILL to all hosts")
             _ask(by)
         follow.wait(folder)
     except KeyboardInterrupt:
         log.info("not waiting any more; the job is being stopped")
         return exit_codes.INTERRUPTED
-    ended = facts.read_facts(folder, time.time(), metrics=False)
-    log.info(f"{ended.name}: {ended.status}, exit code {ended.exit_code}, after {facts.clock(ended.training_s)}")
+    job = facts.read_facts(folder, time.time(), metrics=False)
+    log.info(f"{job.name}: {job.status}, exit code {job.exit_code}, after {facts.clock(job.training_s)}")
     return 0
 
 

@@ -39,18 +39,18 @@ def lines(log: str) -> Iterator[bytes]:
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    found = kind_of(path)
-    if found == "a file":
+    kind = kind_of(path)
+    if kind == "a file":
         hint = "Correct the path, or its owner and permissions."
         return UserError(
             f"expected a file, found one that cannot be read ({error.strerror})", where=str(path), hint=hint
         )
-    return UserError(f"expected a file, found {found}", where=str(path), hint="Correct the path.")
+    return UserError(f"expected a file, found {kind}", where=str(path), hint="Correct the path.")
 
 
-def many(count: int, one: str, more: str = "") -> str:
-    """Return "1 line", "2,000 lines"; *more* is an irregular plural of *one*."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def many(count: int, singular: str, plural: str = "") -> str:
+    """Return "1 line", "2,000 lines"; *plural* is an irregular plural of *singular*."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def printable(text: str) -> str:

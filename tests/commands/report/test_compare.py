@@ -149,12 +149,12 @@ def test_kts_table_gives_28_not_29_and_1_75_for_each_gpu(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("native", "optimised", "expected"),
     [
-        ([10, 10, 10, 10], [16, 8, 8, 8], BreakEven(at=5, measured=False)),
-        ([10, 10, 10, 10], [13, 8, 8, 8], BreakEven(at=3, measured=True)),
-        ([10, 10], [9, 9], BreakEven(at=1, measured=True)),
-        ([10, 10, 10], [16, 10, 10], BreakEven(at=None, measured=False)),
-        ([10, 10, 10], [5, 16, 6], BreakEven(at=3, measured=True)),  # Ahead, behind, ahead: it must stay so.
-        ([10, 10, 10], [15, 8, 8], BreakEven(at=4, measured=False)),
+        ([10, 10, 10, 10], [16, 8, 8, 8], BreakEven(number=5, measured=False)),
+        ([10, 10, 10, 10], [13, 8, 8, 8], BreakEven(number=3, measured=True)),
+        ([10, 10], [9, 9], BreakEven(number=1, measured=True)),
+        ([10, 10, 10], [16, 10, 10], BreakEven(number=None, measured=False)),
+        ([10, 10, 10], [5, 16, 6], BreakEven(number=3, measured=True)),  # Ahead, behind, ahead: it must stay so.
+        ([10, 10, 10], [15, 8, 8], BreakEven(number=4, measured=False)),
     ],
 )
 def test_the_break_even_is_the_first_epoch_after_which_it_stays_ahead(

@@ -119,18 +119,18 @@ class JobData(Record, frozen=True, kw_only=True):
         if not self.interruptions:
             return (self,)
         last = self.interruptions[-1]
-        times = (seconds_of(each.resumed_time) for each in self.interruptions)
+        times = (seconds_of(interruption.resumed_time) for interruption in self.interruptions)
         begun_s = max((at_s for at_s in times if at_s is not None), default=self.start_s)
-        billed_s = sum(each.billable_s or 0.0 for each in self.earlier)
+        billed_s = sum(start.billable_s or 0.0 for start in self.earlier)
         own_s = None if self.billable_s is None else max(self.billable_s - billed_s, 0.0)
-        own = replace(self, start_s=begun_s, billable_s=own_s, interruptions=(), earlier=(), waited_s=0.0)
+        last_start = replace(self, start_s=begun_s, billable_s=own_s, interruptions=(), earlier=(), waited_s=0.0)
         if not last.resumed_time:  # It was the last start, or the next one has not begun.
-            own = replace(
-                own,
+            last_start = replace(
+                last_start,
                 status="stopped",
                 stopped_by="Interrupted",
                 end_s=seconds_of(last.end_time),
                 checkpoint_s=seconds_of(last.checkpoint_time),
                 waits_since_s=None,
             )
-        return (*self.earlier, own)
+        return (*self.earlier, last_start)

@@ -36,25 +36,25 @@ def places(folder: Path, unreadable: folders.Unreadable = folders.named_elsewher
         OSError: *folder* cannot be read, or of those in it none can.
     """
     if not folders.is_dir(folder):
-        found = "a file" if folders.exists(folder) else "nothing"
-        raise UserError(f"{EXPECTED}, found {found}", where=str(folder), hint="Name the folder of a job.")
+        kind = "a file" if folders.exists(folder) else "nothing"
+        raise UserError(f"{EXPECTED}, found {kind}", where=str(folder), hint="Name the folder of a job.")
     errors: list[OSError] = []
     if folders.is_file(folder / REPORT, errors.append) or folders.is_dir(folder / "hosts", errors.append):
-        several = tuple(_played(folder, errors.append))
-    elif (own := output_in(folder, errors.append)) is not None:
-        several = (Place(output=own),)
+        host_places = tuple(_played(folder, errors.append))
+    elif (output := output_in(folder, errors.append)) is not None:
+        host_places = (Place(output=output),)
     else:
-        several = tuple(_several(folder, errors.append)) or tuple(
+        host_places = tuple(_several(folder, errors.append)) or tuple(
             Place(output=folder, name=node) for node in sorted(debugger_names.files_of(folder), key=in_order)
         )
-        if not several and errors:
+        if not host_places and errors:
             raise errors[0]
-        if not several:
+        if not host_places:
             hint = "Name the folder that --job-dir named, or the container's /opt/ml."
             raise UserError(f"{EXPECTED}, found no {REPORT} and no output folder", where=str(folder), hint=hint)
     for error in errors:
         unreadable(error)
-    return several
+    return host_places
 
 
 def is_locked(job_dir: Path) -> bool:
@@ -72,8 +72,8 @@ def is_locked(job_dir: Path) -> bool:
 def interrupted(job_dir: Path) -> tuple[Path, ...]:
     """Return the job folders of the starts that spot interruptions ended, the first one first."""
     folder = job_dir / INTERRUPTED
-    found = [folder / name for name in folders.names(folder) if name.isdecimal()]
-    return tuple(sorted(found, key=lambda each: int(each.name)))
+    starts = [folder / name for name in folders.names(folder) if name.isdecimal()]
+    return tuple(sorted(starts, key=lambda start: int(start.name)))
 
 
 def earlier_metrics(job_dir: Path) -> tuple[Path, ...]:
@@ -113,9 +113,9 @@ def _is_output(folder: Path, unreadable: folders.Unreadable) -> bool:
 
 
 def _several(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
-    for each in map(folder.joinpath, sorted(folders.names(folder), key=in_order)):
-        if folders.is_dir(each, unreadable) and (output := output_in(each, unreadable)) is not None:
-            yield Place(output=output, name=each.name)
+    for path in map(folder.joinpath, sorted(folders.names(folder), key=in_order)):
+        if folders.is_dir(path, unreadable) and (output := output_in(path, unreadable)) is not None:
+            yield Place(output=output, name=path.name)
 
 
 def _played(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:

@@ -32,8 +32,8 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
         every.pop()
     states = [line.rstrip("\r").rpartition("\r")[2] for line in every[-lines:]]
     cut = [max(0, len(line) - MASKED) for line in states]
-    shown = "\n".join(_ESCAPES.sub("", line[:MASKED]) for line in states)
-    plain = mask(shown).split("\n") if states else []
+    states_text = "\n".join(_ESCAPES.sub("", line[:MASKED]) for line in states)
+    plain = mask(states_text).split("\n") if states else []
     more = cut if len(cut) == len(plain) else [0] * len(plain)
     return tuple(_shown(line, left) for line, left in zip(plain, more, strict=True))
 

@@ -38,18 +38,22 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
     """
     job_dir = Path(folder).absolute()
     notes: list[str] = []
-    found = places(job_dir, lambda error: notes.append(_unusable(Path(str(error.filename)), error)))
-    log, seen = Log(), list[Digests]()
-    for place in found:
+    host_places = places(job_dir, lambda error: notes.append(_unusable(Path(str(error.filename)), error)))
+    log, all_digests = Log(), list[Digests]()
+    for place in host_places:
         log.hide(_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
         digests = secrets.read(place.output.parents[2])
-        if digests is not None and digests not in seen:
-            seen.append(digests)
+        if digests is not None and digests not in all_digests:
+            all_digests.append(digests)
             log.hide_digests(digests)
     report = _report(job_dir / REPORT, notes)
-    hosts = [_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(found, 1)]
+    hosts = [_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(host_places, 1)]
     if report is not None:
-        hosts += [_silent(name, told, job_dir) for name, told in report.hosts.items() if name not in _names(hosts)]
+        hosts += [
+            _silent(name, host_report, job_dir)
+            for name, host_report in report.hosts.items()
+            if name not in _names(hosts)
+        ]
     runs = _runs(job_dir, report, hosts, now_s)
     status = _status(report, hosts, runs)
     outcome = _of_the_job(report, hosts)
@@ -58,13 +62,13 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
         name=report.name if report else job_dir.name,
         folder=job_dir,
         status=status,
-        hosts=tuple(msgspec.structs.replace(each, status=_settled(each.status, runs)) for each in hosts),
+        hosts=tuple(msgspec.structs.replace(host, status=_settled(host.status, runs)) for host in hosts),
         exit_code=report.exit_code
         if report and report.exit_code is not None
         else outcome.exit_code
         if outcome
         else None,
-        reason=log.mask(report.failure_reason if report else _first(each.failure for each in hosts)),
+        reason=log.mask(report.failure_reason if report else _first(host.failure for host in hosts)),
         failed_host=_blamed(report, outcome, status),
         stopped_by=report.secondary_status if report and status == "stopped" else "",
         outcome=outcome,
@@ -74,7 +78,7 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
         notes=(*notes, *(report.notes if report else ())),
         managed_spot=report is not None and report.managed_spot,
         interruptions=report.interruptions if report else (),
-        earlier=tuple(read(each) for each in interrupted(job_dir)) if report and report.interruptions else (),
+        earlier=tuple(read(start) for start in interrupted(job_dir)) if report and report.interruptions else (),
         checkpoint_s=seconds_of(report.checkpoint_time) if report else None,
         waited_s=report.waited_seconds if report else 0.0,
         waits_since_s=waits_since_s(report) if report else None,
@@ -85,10 +89,10 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
 def _hyperparameters(path: Path) -> dict[str, Any]:
     """Return the hyperparameters in *path*, whose secrets must not be shown; none if it cannot be read."""
     try:
-        told = msgspec.json.decode(files.read(path))
+        hyperparameters = msgspec.json.decode(files.read(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return hyperparameters if isinstance(hyperparameters, dict) else {}
 
 
 def _report(path: Path, notes: list[str]) -> JobReport | None:
@@ -108,44 +112,46 @@ def _host(
     outcome = _outcome(output / "outcome.json", notes)
     failure = _text(output / "failure", notes)
     name = place.name or _own_name(output) or f"host {number}"
-    told = report.hosts.get(name) if report else None
-    whole = job_dir / "logs" / f"{name}.log"
+    host_report = report.hosts.get(name) if report else None
+    host_log = job_dir / "logs" / f"{name}.log"
     logs = folders.matching(output / "data" / "logs", "*.log", folders.named_elsewhere)
-    ranks = sorted(logs, key=lambda each: in_order(each.stem))
+    ranks = sorted(logs, key=lambda path: in_order(path.stem))
     unreadable = _noting(notes)
     _name_unreadable(output, notes)
     status: HostStatus = "unfinished"
-    if told is not None and told.status == "vanished":
+    if host_report is not None and host_report.status == "vanished":
         status = "vanished"
     elif outcome is not None:
         status = outcome.status
     elif failure or folders.exists(output / "success", unreadable):
         status = "failed" if failure else "succeeded"
-    elif told is not None and told.exit_code is not None:
-        status = "failed" if told.exit_code else "succeeded"
+    elif host_report is not None and host_report.exit_code is not None:
+        status = "failed" if host_report.exit_code else "succeeded"
     return HostData(
         name=name,
         output=output,
         status=status,
-        exit_code=told.exit_code if told else outcome.exit_code if outcome else None,
-        cause=mask(told.cause) if told else "",
+        exit_code=host_report.exit_code if host_report else outcome.exit_code if outcome else None,
+        cause=mask(host_report.cause) if host_report else "",
         outcome=outcome,
         failure=mask(failure),
-        logs=(whole,) if folders.is_file(whole, unreadable) else tuple(ranks),
+        logs=(host_log,) if folders.is_file(host_log, unreadable) else tuple(ranks),
     )
 
 
-def _silent(name: str, told: HostReport, job_dir: Path) -> HostData:
+def _silent(name: str, host_report: HostReport, job_dir: Path) -> HostData:
     """Return a host that the platform's report has, and whose folder is gone."""
-    status: HostStatus = "vanished" if told.status == "vanished" else "failed" if told.exit_code else "unfinished"
-    whole = job_dir / "logs" / f"{name}.log"
+    status: HostStatus = (
+        "vanished" if host_report.status == "vanished" else "failed" if host_report.exit_code else "unfinished"
+    )
+    host_log = job_dir / "logs" / f"{name}.log"
     return HostData(
         name=name,
         output=job_dir / "hosts" / name / "opt" / "ml" / "output",
         status=status,
-        exit_code=told.exit_code,
-        cause=told.cause,
-        logs=(whole,) if folders.is_file(whole, folders.named_elsewhere) else (),
+        exit_code=host_report.exit_code,
+        cause=host_report.cause,
+        logs=(host_log,) if folders.is_file(host_log, folders.named_elsewhere) else (),
     )
 
 
@@ -206,9 +212,9 @@ def _unusable(path: Path, error: OSError | ContractError) -> str:
 def _own_name(output: Path) -> str:
     """Return the host's name from the files below *output*, "" if none has it."""
     try:
-        told = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
-        if isinstance(told, dict) and isinstance(told.get("host"), str) and told["host"]:
-            return str(told["host"])
+        document = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
+        if isinstance(document, dict) and isinstance(document.get("host"), str) and document["host"]:
+            return str(document["host"])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # Another file may have it.
     try:
@@ -219,15 +225,15 @@ def _own_name(output: Path) -> str:
 
 
 def _names(hosts: Sequence[HostData]) -> set[str]:
-    return {each.name for each in hosts}
+    return {host.name for host in hosts}
 
 
 def _runs(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
     if report is not None:
         return report.status == "InProgress" and is_locked(job_dir)
-    if now_s is None or any(each.status != "unfinished" for each in hosts):
+    if now_s is None or any(host.status != "unfinished" for host in hosts):
         return False
-    return max((last_written_s(each.output) for each in hosts), default=0.0) > now_s - QUIET_S
+    return max((last_written_s(host.output) for host in hosts), default=0.0) > now_s - QUIET_S
 
 
 def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> JobStatus:
@@ -235,11 +241,11 @@ def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> 
         return "running"
     if report is not None and report.status in STATUSES:
         return STATUSES[report.status]
-    seen = {each.status for each in hosts}
+    statuses = {host.status for host in hosts}
     for status in ("failed", "stopped"):
-        if status in seen:
+        if status in statuses:
             return status
-    return "succeeded" if seen == {"succeeded"} else "unfinished"
+    return "succeeded" if statuses == {"succeeded"} else "unfinished"
 
 
 def _settled(status: HostStatus, runs: bool) -> HostStatus:
@@ -248,14 +254,16 @@ def _settled(status: HostStatus, runs: bool) -> HostStatus:
 
 def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome | None:
     """Return the outcome of the host that failed first: the platform's choice, else the one that blames itself."""
-    told = {each.name: each.outcome for each in hosts if each.outcome is not None}
-    if report is not None and report.failed_host in told:
-        return told[report.failed_host]
-    failed = [(name, each) for name, each in told.items() if each.status == "failed"]
-    own = [each for name, each in failed if each.cause_host == name]
-    first = [each for _, each in failed if each.exit_code != TEMPORARY_FAILURE]
-    stopped = [each for each in told.values() if each.status == "stopped"]
-    return next(iter((*own, *first, *(each for _, each in failed), *stopped, *told.values())), None)
+    outcomes = {host.name: host.outcome for host in hosts if host.outcome is not None}
+    if report is not None and report.failed_host in outcomes:
+        return outcomes[report.failed_host]
+    failed = [(name, outcome) for name, outcome in outcomes.items() if outcome.status == "failed"]
+    self_blamed = [outcome for name, outcome in failed if outcome.cause_host == name]
+    own_faults = [outcome for _, outcome in failed if outcome.exit_code != TEMPORARY_FAILURE]
+    stopped = [outcome for outcome in outcomes.values() if outcome.status == "stopped"]
+    return next(
+        iter((*self_blamed, *own_faults, *(outcome for _, outcome in failed), *stopped, *outcomes.values())), None
+    )
 
 
 def _blamed(report: JobReport | None, outcome: Outcome | None, status: JobStatus) -> str:
@@ -266,10 +274,10 @@ def _blamed(report: JobReport | None, outcome: Outcome | None, status: JobStatus
 
 def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
     """Return the start and the end as the platform reported them, else as the hosts' files show them."""
-    started, ended = span(hosts)
+    start_s, end_s = span(hosts)
     if report is not None:
-        return seconds_of(report.start_time) or started, seconds_of(report.end_time) or ended
-    return started, ended
+        return seconds_of(report.start_time) or start_s, seconds_of(report.end_time) or end_s
+    return start_s, end_s
 
 
 def _first(texts: Iterable[str]) -> str:

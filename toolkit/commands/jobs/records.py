@@ -33,14 +33,14 @@ def metrics(job_dir: str | os.PathLike[str], *, frame: bool = False) -> "list[di
     """
     rows = [
         {
-            "timestamp": each.time_s,
-            "metric_name": each.name,
-            "value": each.value,
-            "host": each.host,
-            "rank": each.rank,
-            "step": each.step,
+            "timestamp": sample.time_s,
+            "metric_name": sample.name,
+            "value": sample.value,
+            "host": sample.host,
+            "rank": sample.rank,
+            "step": sample.step,
         }
-        for each in samples(Path(job_dir))
+        for sample in samples(Path(job_dir))
     ]
     return _frame(rows) if frame else rows
 

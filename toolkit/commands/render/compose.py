@@ -14,7 +14,7 @@ from toolkit.job.file.job_file import JobFile
 WRITTEN = ("model", "output")
 
 
-def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
+def project(job_file: JobFile, choices: Choices) -> dict[str, Any]:
     """Return the project. Source and channels are mounted read-only; model and output are folders of the job.
 
     Raises:
@@ -22,38 +22,41 @@ def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
     """
     if not choices.image:
         raise ContractError("expected the image that has the toolkit, found none", where="--image")
-    text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document(job_file), indent=2, ensure_ascii=False) + "\n"
     return {
-        "name": re.sub("[^a-z0-9_-]+", "-", asked.spec.name.lower()),
-        "services": {host: _service(asked, choices, host, at) for at, host in enumerate(asked.hosts)},
+        "name": re.sub("[^a-z0-9_-]+", "-", job_file.spec.name.lower()),
+        "services": {host: _service(job_file, choices, host, number) for number, host in enumerate(job_file.hosts)},
         "configs": {"job": {"content": text.replace("$", "$$")}},
     }
 
 
-def folders(asked: JobFile) -> tuple[str, ...]:
+def folders(job_file: JobFile) -> tuple[str, ...]:
     """Return the folders that the containers write to. The engine would create missing ones as root's."""
-    kept = () if asked.spec.checkpoints is None else (str(asked.spec.checkpoints),)
-    return (*(f"{_results(asked, host)}/{name}" for host in asked.hosts for name in WRITTEN), *kept)
+    checkpoints = () if job_file.spec.checkpoints is None else (str(job_file.spec.checkpoints),)
+    return (*(f"{_results(job_file, host)}/{name}" for host in job_file.hosts for name in WRITTEN), *checkpoints)
 
 
-def _results(asked: JobFile, host: str) -> str:
-    return f"{asked.run.job_dir}/hosts/{host}"
+def _results(job_file: JobFile, host: str) -> str:
+    return f"{job_file.run.job_dir}/hosts/{host}"
 
 
-def _service(asked: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
+def _service(job_file: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
     """Return the container of *host*, which has *number* others before it."""
-    volumes = [_bind(str(asked.source), CODE, read_only=True)]
-    mounted = [each for each in asked.spec.channels if not each.uri]  # `train` fetches the others.
-    volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=each.file_system != "rw") for each in mounted]
-    volumes += [_bind(f"{_results(asked, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
-    if asked.spec.checkpoints is not None:
-        volumes.append(_bind(str(asked.spec.checkpoints), "/opt/ml/checkpoints"))
+    volumes = [_bind(str(job_file.source), CODE, read_only=True)]
+    mounted = [channel for channel in job_file.spec.channels if not channel.uri]  # `train` fetches the others.
+    volumes += [
+        _bind(str(channel.folder), f"{DATA}/{channel.name}", read_only=channel.file_system != "rw")
+        for channel in mounted
+    ]
+    volumes += [_bind(f"{_results(job_file, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
+    if job_file.spec.checkpoints is not None:
+        volumes.append(_bind(str(job_file.spec.checkpoints), "/opt/ml/checkpoints"))
     service: dict[str, Any] = {
         "image": choices.image,
         "hostname": host,
         "command": ["train"],
         "environment": {
-            "TOOLKIT_HOSTS": ",".join(asked.hosts),
+            "TOOLKIT_HOSTS": ",".join(job_file.hosts),
             "TOOLKIT_HOST": host,
             "TOOLKIT_STOP_WITHIN_S": str(STOP_WITHIN_S),
         },
@@ -71,8 +74,8 @@ def _service(asked: JobFile, choices: Choices, host: str, number: int) -> dict[s
         service["environment"]["HOME"] = "/tmp"  # The image does not know the user: caches would go to "/".
     if choices.gpus:
         # A count would give every host the machine's first GPUs.
-        own = [str(index) for index in range(number * choices.gpus, (number + 1) * choices.gpus)]
-        devices = [{"driver": "nvidia", "device_ids": own, "capabilities": ["gpu"]}]
+        device_ids = [str(index) for index in range(number * choices.gpus, (number + 1) * choices.gpus)]
+        devices = [{"driver": "nvidia", "device_ids": device_ids, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     return service
 

@@ -73,33 +73,33 @@ class Choices(Record, frozen=True, kw_only=True):
     service_account: str = ""
 
 
-def document(asked: JobFile) -> dict[str, Any]:
-    """Return the options of *asked* with the paths inside a container.
+def document(job_file: JobFile) -> dict[str, Any]:
+    """Return the options of *job_file* with the paths inside a container.
 
     Raises:
         ContractError: it asks for what only `toolkit run` and SageMaker support, or for a number that JSON has not.
     """
-    check(asked)
-    for name, value in asked.spec.hyperparameters.items():
+    check(job_file)
+    for name, value in job_file.spec.hyperparameters.items():
         _check_finite(name, value)
     options: dict[str, Any] = {
-        "name": asked.spec.name,
-        "script": f"{CODE}/{asked.entry}",
+        "name": job_file.spec.name,
+        "script": f"{CODE}/{job_file.entry}",
         "source": CODE,
-        "processes-per-host": asked.spec.processes_per_host,
-        "distribution": dictionary(asked.spec.strategy, asked.distribution_groups),
-        "hyperparameter": asked.spec.hyperparameters,
-        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in asked.spec.channels},
-        "metric": dict(asked.spec.metric_definitions),
-        "env": asked.spec.environment,
-        "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
-        "monitor": asked.spec.monitor,
-        "profiler-rules": asked.spec.profiler_rules,
+        "processes-per-host": job_file.spec.processes_per_host,
+        "distribution": dictionary(job_file.spec.strategy, job_file.distribution_groups),
+        "hyperparameter": job_file.spec.hyperparameters,
+        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in job_file.spec.channels},
+        "metric": dict(job_file.spec.metric_definitions),
+        "env": job_file.spec.environment,
+        "rules": f"{CODE}/{job_file.rules_in_source}" if job_file.spec.rules else None,
+        "monitor": job_file.spec.monitor,
+        "profiler-rules": job_file.spec.profiler_rules,
     }
-    if len(asked.groups) > 1:
+    if len(job_file.groups) > 1:
         options["instance-groups"] = [
             {"name": group.name, "hosts": len(group.hosts), "instance-type": group.instance_type}
-            for group in asked.groups
+            for group in job_file.groups
         ]
     return {option: value for option, value in options.items() if value not in (None, {}, [])}
 
@@ -112,45 +112,45 @@ def _check_finite(name: str, value: Any) -> None:
         raise ContractError(message, where="job file", hint=f'Write it as text: {name} = "{value}".') from None
 
 
-def check(asked: JobFile) -> None:
-    """Raise ContractError if *asked* needs what no orchestrator supports: Pipe mode, sharded channels, requirements or
-    rules outside of the source."""
-    for channel in asked.spec.channels:
+def check(job_file: JobFile) -> None:
+    """Raise ContractError if *job_file* needs what no orchestrator supports: Pipe mode, sharded channels, requirements
+    or rules outside of the source."""
+    for channel in job_file.spec.channels:
         if channel.mode == "Pipe" or channel.sharded:
-            found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
-            message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"
+            unsupported = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
+            message = f"expected a folder that every host sees whole, found {unsupported}, which only SageMaker gives"
             raise ContractError(f"channel {channel.name}: {message}", where="job file")
-    wanted: Path = asked.source / "requirements.txt"
-    if asked.requirements is not None and asked.requirements != wanted:
-        message = f"requirements: expected {wanted}, which is installed before the script starts"
-        raise ContractError(f"{message}, found {asked.requirements}", where="job file")
-    if asked.spec.rules is not None and not asked.spec.rules.is_relative_to(asked.source):
-        message = f"rules: expected a file in the source folder {asked.source}, found {asked.spec.rules}"
+    installed: Path = job_file.source / "requirements.txt"
+    if job_file.requirements is not None and job_file.requirements != installed:
+        message = f"requirements: expected {installed}, which is installed before the script starts"
+        raise ContractError(f"{message}, found {job_file.requirements}", where="job file")
+    if job_file.spec.rules is not None and not job_file.spec.rules.is_relative_to(job_file.source):
+        message = f"rules: expected a file in the source folder {job_file.source}, found {job_file.spec.rules}"
         raise ContractError(message, where="job file")
 
 
-def channel_keys(asked: JobFile) -> dict[str, str]:
-    """Return how `claims` names each channel of *asked*."""
+def channel_keys(job_file: JobFile) -> dict[str, str]:
+    """Return how `claims` names each channel of *job_file*."""
     return {
         channel.name: f"channel.{channel.name}" * (channel.name in PLACES) or channel.name
-        for channel in asked.spec.channels
+        for channel in job_file.spec.channels
     }
 
 
-def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
+def checked_claims(job_file: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
     """Return (claim, folder in the claim) for each name that has a claim.
 
     Raises:
         ContractError: a channel has no claim, a claim's name is not one of the job's, or it is no claim's name.
     """
-    keys = channel_keys(asked)
-    known = (*PLACES, *keys.values())
+    keys = channel_keys(job_file)
+    claimable = (*PLACES, *keys.values())
     for name in choices.claims:
-        if name not in known:
-            raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
+        if name not in claimable:
+            raise ContractError(f"expected one of {', '.join(claimable)}, found {name!r}", where="--claim")
     # `train` fetches a channel that is in storage, unless a claim holds it.
-    needed = [keys[channel.name] for channel in asked.spec.channels if not channel.uri] + ["checkpoints"] * (
-        asked.spec.checkpoints is not None
+    needed = [keys[channel.name] for channel in job_file.spec.channels if not channel.uri] + ["checkpoints"] * (
+        job_file.spec.checkpoints is not None
     )
     for name in needed:
         if name not in choices.claims:

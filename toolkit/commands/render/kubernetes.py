@@ -41,52 +41,55 @@ LIVENESS = {
 }
 
 
-def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
+def job(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return the config map with the job file, the service (for several hosts) and the Indexed Job.
 
     Raises:
         ContractError: no image is given, the job has several instance groups, or a channel has no claim.
     """
-    if len(asked.groups) > 1:
-        message = f"expected one instance group, found {len(asked.groups)}"
+    if len(job_file.groups) > 1:
+        message = f"expected one instance group, found {len(job_file.groups)}"
         raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
-    name = _name(asked, choices)
-    config = _config(asked, name)
-    count = len(asked.hosts)
+    name = _name(job_file, choices)
+    config = _config(job_file, name)
+    count = len(job_file.hosts)
     hosts = f"{name}-{_range(count)}.{name}" if count > 1 else ""
-    own = f"{name}-$({INDEX}).{name}" if count > 1 else ""
-    template = _pods(asked, choices, name, hosts, own)
+    own_host = f"{name}-$({INDEX}).{name}" if count > 1 else ""
+    template = _pods(job_file, choices, name, hosts, own_host)
     if count > 1:
         template["spec"]["subdomain"] = name
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": _job_spec(asked, count, template, retries=RETRIES * count),
+        "spec": _job_spec(job_file, count, template, retries=RETRIES * count),
     }
     return config, *((_service(name),) if count > 1 else ()), manifest
 
 
-def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
+def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return the config map with the job file, and a JobSet with one replicated job for each instance group.
 
     Raises:
         ContractError: no image is given, a channel has no claim, or two groups would have one name.
     """
-    name = _name(asked, choices)
-    config = _config(asked, name)
-    groups = [(own, len(group.hosts), group) for own, group in zip(_group_names(asked), asked.groups, strict=True)]
-    several = len(asked.hosts) > 1
+    name = _name(job_file, choices)
+    config = _config(job_file, name)
+    groups = [
+        (own_host, len(group.hosts), group)
+        for own_host, group in zip(_group_names(job_file), job_file.groups, strict=True)
+    ]
+    several = len(job_file.hosts) > 1
     hosts = ",".join(f"{name}-{group}-0-{_range(count)}.{name}" for group, count, _ in groups) if several else ""
     jobs = []
     for group, count, described in groups:
-        own = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _pods(asked, choices, name, hosts, own, group=group if len(groups) > 1 else "")
+        group_name = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
+        template = _pods(job_file, choices, name, hosts, group_name, group=group if len(groups) > 1 else "")
         if described.instance_type != "local":
             labels = template["spec"].setdefault("nodeSelector", {})
             labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)
         # The JobSet retries as a whole, with all hosts.
-        job_spec = _job_spec(asked, count, template, retries=0)
+        job_spec = _job_spec(job_file, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -107,23 +110,23 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     return config, manifest
 
 
-def _name(asked: JobFile, choices: Choices) -> str:
+def _name(job_file: JobFile, choices: Choices) -> str:
     """Return the job's name, with the run's suffix, as a DNS label that leaves room for suffixes of pods."""
     suffix = f"-{choices.suffix}" if choices.suffix else ""
-    name = re.sub("[^a-z0-9]+", "-", asked.spec.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", job_file.spec.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
     return (name if name[0].isalpha() else f"job-{name}") + suffix
 
 
-def _group_names(asked: JobFile) -> tuple[str, ...]:
+def _group_names(job_file: JobFile) -> tuple[str, ...]:
     """Return the replicated jobs' names, by which the groups' pods and results are told apart."""
-    if len(asked.groups) == 1:
+    if len(job_file.groups) == 1:
         return (GROUP,)
-    names = tuple(re.sub("[^a-z0-9]+", "-", group.name.lower())[:15].strip("-") for group in asked.groups)
+    names = tuple(re.sub("[^a-z0-9]+", "-", group.name.lower())[:15].strip("-") for group in job_file.groups)
     if "" in names or len(set(names)) < len(names):
         message = (
             "instance-groups: expected names that differ in the letters a-z and digits of their first 15 characters"
         )
-        raise ContractError(f"{message}, found {', '.join(group.name for group in asked.groups)}", where="job file")
+        raise ContractError(f"{message}, found {', '.join(group.name for group in job_file.groups)}", where="job file")
     return names
 
 
@@ -131,8 +134,8 @@ def _range(count: int) -> str:
     return f"[0-{count - 1}]" if count > 1 else "0"
 
 
-def _config(asked: JobFile, name: str) -> dict[str, Any]:
-    text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
+def _config(job_file: JobFile, name: str) -> dict[str, Any]:
+    text = json.dumps(document(job_file), indent=2, ensure_ascii=False) + "\n"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-job"}, "data": {FILE: text}}
 
 
@@ -150,8 +153,8 @@ def _service(name: str) -> dict[str, Any]:
     }
 
 
-def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
         "completionMode": "Indexed",
@@ -168,23 +171,25 @@ def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: 
         "template": template,
     }
     if retries:  # Else it is one of a JobSet, which has the time itself.
-        made["ttlSecondsAfterFinished"] = KEPT_S
-    if asked.run.max_run_s is not None:
-        made["activeDeadlineSeconds"] = max(1, round(asked.run.max_run_s))
-    return made
+        spec["ttlSecondsAfterFinished"] = KEPT_S
+    if job_file.run.max_run_s is not None:
+        spec["activeDeadlineSeconds"] = max(1, round(job_file.run.max_run_s))
+    return spec
 
 
-def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str, *, group: str = "") -> dict[str, Any]:
-    """Return the pods' template; *own* is this host's name among *hosts*, both empty for a single host. *group*: of
-    several, the one whose pods they are."""
+def _pods(
+    job_file: JobFile, choices: Choices, name: str, hosts: str, own_host: str, *, group: str = ""
+) -> dict[str, Any]:
+    """Return the pods' template. *own_host*: this host's name among *hosts*; both are empty for a single host. *group*:
+    the instance group of these pods, if there are several."""
     if not choices.image:
         raise ContractError("expected the image that has the toolkit and the code, found none", where="--image")
     index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
     environ: list[dict[str, Any]] = [{"name": INDEX, "valueFrom": {"fieldRef": index}}]
     if hosts:
-        environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own}]
+        environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own_host}]
     environ.append({"name": "TOOLKIT_STOP_WITHIN_S", "value": str(STOP_WITHIN_S)})
-    mounts, volumes = _volumes(asked, choices, name, group)
+    mounts, volumes = _volumes(job_file, choices, name, group)
     container: dict[str, Any] = {
         "name": "train",
         "image": choices.image,
@@ -243,10 +248,10 @@ def _placement(choices: Choices) -> dict[str, Any]:
     tolerations: list[dict[str, Any]] = []
     if choices.gpus:  # The taint of GPU nodes that clouds and NVIDIA's operator set.
         tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists"})
-    for each in choices.tolerations:
-        made = {"key": each.key, "operator": "Equal" if each.value else "Exists"}
-        made |= {"value": each.value} if each.value else {}
-        tolerations.append(made | ({"effect": each.effect} if each.effect else {}))
+    for toleration in choices.tolerations:
+        entry = {"key": toleration.key, "operator": "Equal" if toleration.value else "Exists"}
+        entry |= {"value": toleration.value} if toleration.value else {}
+        tolerations.append(entry | ({"effect": toleration.effect} if toleration.effect else {}))
     placement = {
         "serviceAccountName": choices.service_account,
         "imagePullSecrets": [{"name": name} for name in choices.pull_secrets],
@@ -257,7 +262,7 @@ def _placement(choices: Choices) -> dict[str, Any]:
 
 
 def _volumes(
-    asked: JobFile, choices: Choices, name: str, group: str
+    job_file: JobFile, choices: Choices, name: str, group: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (mounts, volumes): the job file, shared memory, and each claim. Each host has its own model and output, by
     its index, which counts the pods of its group; all share the rest."""
@@ -269,20 +274,22 @@ def _volumes(
         {"name": "job", "configMap": {"name": f"{name}-job"}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": choices.shm}},
     ]
-    claims = checked_claims(asked, choices)
-    places = {**{key: f"{DATA}/{channel}" for channel, key in channel_keys(asked).items()}, **PLACES}
-    shared = {channel_keys(asked)[channel.name] for channel in asked.spec.channels if channel.file_system == "rw"}
+    claims = checked_claims(job_file, choices)
+    places = {**{key: f"{DATA}/{channel}" for channel, key in channel_keys(job_file).items()}, **PLACES}
+    shared = {channel_keys(job_file)[channel.name] for channel in job_file.spec.channels if channel.file_system == "rw"}
     # A volume's name takes less than that of a claim: no dots, and 63 characters.
-    volume_of = {claim: f"claim-{at}" for at, claim in enumerate(sorted({claim for claim, _ in claims.values()}))}
+    volume_of = {
+        claim: f"claim-{number}" for number, claim in enumerate(sorted({claim for claim, _ in claims.values()}))
+    }
     for claim, volume in volume_of.items():
         volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim}})
-    for what, (claim, folder) in claims.items():
-        mount: dict[str, Any] = {"name": volume_of[claim], "mountPath": places[what]}
-        if what in ("model", "output"):
-            mount["subPathExpr"] = "/".join(filter(None, (folder, name, group, f"$({INDEX})", what)))
+    for content, (claim, folder) in claims.items():
+        mount: dict[str, Any] = {"name": volume_of[claim], "mountPath": places[content]}
+        if content in ("model", "output"):
+            mount["subPathExpr"] = "/".join(filter(None, (folder, name, group, f"$({INDEX})", content)))
         elif folder:
             mount["subPath"] = folder
-        if what not in ("model", "output", "checkpoints", *shared):
+        if content not in ("model", "output", "checkpoints", *shared):
             mount["readOnly"] = True
         mounts.append(mount)
     return mounts, volumes

@@ -31,29 +31,29 @@ exit "$code"
 """
 
 
-def script(asked: JobFile, choices: Choices, job_file: Path) -> str:
-    """Return the batch script for *job_file*; *asked* is its content.
+def script(job_file: JobFile, choices: Choices, path: Path) -> str:
+    """Return the batch script for *path*; *job_file* is its content.
 
     Raises:
         ContractError: the job asks for what Slurm does not support, or has several instance groups.
     """
-    check(asked)
-    if len(asked.groups) > 1:
-        message = f"expected one instance group, found {len(asked.groups)}"
+    check(job_file)
+    if len(job_file.groups) > 1:
+        message = f"expected one instance group, found {len(job_file.groups)}"
         raise ContractError(message, where="job file", hint="Slurm gives a job's nodes in an order of its own.")
-    results = job_file.parent / "jobs"
+    results = path.parent / "jobs"
     # Slurm 22.05 and newer: srun does not take this option from sbatch. A whole node's task is bound to no CPU.
     train = f"--cpus-per-task={choices.cpus}" if choices.cpus else "--cpu-bind=none"
     prepare = ""
     if choices.image:
         prepare = f"\n# The container's engine makes no folder that it mounts.\nmkdir -p {shlex.quote(str(results))}\n"
-        mounts = ",".join(f"{path}:{path}" for path in _mounts(asked, job_file, results))
+        mounts = ",".join(f"{path}:{path}" for path in _mounts(job_file, path, results))
         train += f" --container-image={shlex.quote(choices.image)} --container-mounts={shlex.quote(mounts)}"
     train += " train"
     base = f"{shlex.quote(str(results))}/{{job}}/{{host}}"
     return SCRIPT.format(
-        options="".join(f"#SBATCH --{option}\n" for option in _options(asked, choices)),
-        job=shlex.quote(str(job_file)),
+        options="".join(f"#SBATCH --{option}\n" for option in _options(job_file, choices)),
+        job=shlex.quote(str(path)),
         base=base,
         prepare=prepare,
         train=train,
@@ -61,35 +61,35 @@ def script(asked: JobFile, choices: Choices, job_file: Path) -> str:
     )
 
 
-def _mounts(asked: JobFile, job_file: Path, results: Path) -> tuple[Path, ...]:
+def _mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
     """Return the folders of the cluster that a container needs, where they are: the job file names them so. One below
     another is left out.
 
     Raises:
         ContractError: a path contains what separates mounts.
     """
-    wanted = [job_file.parent, results, asked.source]
-    wanted += [channel.folder for channel in asked.spec.channels if not channel.uri]
-    wanted += [asked.spec.checkpoints] if asked.spec.checkpoints is not None else []
-    for path in wanted:
-        if {":", ","} & set(str(path)):
-            message = f"expected a path without ':' and ',', which separate a container's mounts, found {path}"
+    folders = [path.parent, results, job_file.source]
+    folders += [channel.folder for channel in job_file.spec.channels if not channel.uri]
+    folders += [job_file.spec.checkpoints] if job_file.spec.checkpoints is not None else []
+    for folder in folders:
+        if {":", ","} & set(str(folder)):
+            message = f"expected a path without ':' and ',', which separate a container's mounts, found {folder}"
             raise ContractError(message, where="--image", hint="Rename the folder.")
-    unique = sorted(set(wanted))
-    return tuple(each for each in unique if not any(other in each.parents for other in unique))
+    unique = sorted(set(folders))
+    return tuple(folder for folder in unique if not any(other in folder.parents for other in unique))
 
 
-def _options(asked: JobFile, choices: Choices) -> list[str]:
+def _options(job_file: JobFile, choices: Choices) -> list[str]:
     options = [
-        f"job-name={asked.spec.name}",
-        f"nodes={len(asked.hosts)}",
+        f"job-name={job_file.spec.name}",
+        f"nodes={len(job_file.hosts)}",
         "ntasks-per-node=1",
-        f"output={asked.spec.name}-%j.log",
+        f"output={job_file.spec.name}-%j.log",
         "open-mode=append",
         "requeue",
     ]
-    if asked.run.max_run_s is not None:
-        options.append(f"time={max(1, math.ceil(asked.run.max_run_s / 60))}")
+    if job_file.run.max_run_s is not None:
+        options.append(f"time={max(1, math.ceil(job_file.run.max_run_s / 60))}")
     if choices.gpus:
         options.append(f"gpus-per-node={choices.gpus}")
     if choices.cpus:

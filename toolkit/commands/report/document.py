@@ -25,13 +25,13 @@ def encode_page(page: Page) -> str:
 
 def build_schema() -> dict[str, Any]:
     """Return the schema of `document`."""
-    made = msgspec.json.schema(Page)
+    page_schema = msgspec.json.schema(Page)
     for name in WITH_GAPS:
-        made["$defs"]["Line"]["properties"][name]["items"] = {"type": ["number", "null"]}
-    for kind in made["$defs"].values():
+        page_schema["$defs"]["Line"]["properties"][name]["items"] = {"type": ["number", "null"]}
+    for kind in page_schema["$defs"].values():
         if "description" in kind:
             kind["description"] = cleandoc(kind["description"])
-    return {"$schema": DIALECT, "title": "A report of toolkit", **made}
+    return {"$schema": DIALECT, "title": "A report of toolkit", **page_schema}
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ NAMED = 6
 
 def split_folded(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], str]:
     """Return *blocks* without folded charts, and a sentence on those, "" if there are none."""
-    shown = tuple(block for block in blocks if not (isinstance(block, Chart) and block.folded))
+    visible = tuple(block for block in blocks if not (isinstance(block, Chart) and block.folded))
     titles = [block.title for block in blocks if isinstance(block, Chart) and block.folded]
     if not titles:
-        return shown, ""
-    named = ", ".join(titles[:NAMED]) + (f" and {len(titles) - NAMED} more" if len(titles) > NAMED else "")
+        return visible, ""
+    names = ", ".join(titles[:NAMED]) + (f" and {len(titles) - NAMED} more" if len(titles) > NAMED else "")
     are = "1 more chart is" if len(titles) == 1 else f"{len(titles)} more charts are"
-    return shown, f"{are} not shown here ({named}): the HTML page and --format json have them."
+    return visible, f"{are} not shown here ({names}): the HTML page and --format json have them."

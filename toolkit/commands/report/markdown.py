@@ -19,10 +19,10 @@ def write_markdown(page: Page) -> str:
     for section in page.sections:
         if section.id != "outcome":
             parts.append(f"## {escape(section.title)}")
-        blocks, left = split_folded(section.blocks)
-        parts += ["\n\n".join(each for each in (*map(_write_block, blocks), escape(left)) if each)]
-    made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return "\n\n".join([*parts, f"*Made by {escape(page.made_by)} at {made}. Times are UTC.*"]) + "\n"
+        blocks, folded_note = split_folded(section.blocks)
+        parts += ["\n\n".join(text for text in (*map(_write_block, blocks), escape(folded_note)) if text)]
+    made_at = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "\n\n".join([*parts, f"*Made by {escape(page.made_by)} at {made_at}. Times are UTC.*"]) + "\n"
 
 
 def escape(text: str) -> str:
@@ -33,7 +33,7 @@ def escape(text: str) -> str:
 
 def fence_lines(lines: tuple[str, ...]) -> str:
     """Return *lines* as a block of code, within a fence that is longer than any in them."""
-    longest = max((len(found) for line in lines for found in re.findall(r"`+", line)), default=0)
+    longest = max((len(backticks) for line in lines for backticks in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *lines, fence])
 
@@ -70,8 +70,8 @@ def _write_table(table: Table) -> str:
 
 def _write_grid(columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> str:
     heads = [escape(format_head(column)) for column in columns]
-    numeric = [all(isinstance(row[at], int | float | None) for row in rows) for at in range(len(columns))]
-    lines = [heads, ["---:" if each else "---" for each in numeric]]
+    numeric = [all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))]
+    lines = [heads, ["---:" if is_numeric else "---" for is_numeric in numeric]]
     lines += [
         [escape(format_cell(cell, column.unit)) for cell, column in zip(row, columns, strict=True)] for row in rows
     ]
@@ -92,7 +92,7 @@ def _write_chart(chart: Chart) -> str:
     rows: list[tuple[Cell, ...]] = []
     for line in chart.lines:
         finite = [value for value in line.mean if math.isfinite(value)]
-        if finite and line.shown:
+        if finite and line.is_shown:
             low = min(value for value in (*finite, *line.low) if value == value)
             high = max(value for value in (*finite, *line.high) if value == value)
             rows.append((line.name, finite[0], low, high, finite[-1]))

@@ -6,6 +6,8 @@ here: a renderer rounds them for the eye, and the CSV of a chart or table has th
 
 from typing import Literal
 
+from msgspec import field
+
 from toolkit.records import Record
 
 # What the x of a chart counts. "time": seconds since the epoch; "elapsed": seconds since the job's start.
@@ -38,7 +40,7 @@ class Line(Record, frozen=True, kw_only=True):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     source: str = ""
-    shown: bool = True
+    is_shown: bool = field(default=True, name="shown")
 
 
 class Mark(Record, frozen=True, kw_only=True):

@@ -54,15 +54,15 @@ class TextWriter:
         for section in page.sections:
             self._said.clear()
             lines += ["", section.title.upper(), ""] if section.id != "outcome" else [""]
-            blocks, left = split_folded(section.blocks)
+            blocks, folded_note = split_folded(section.blocks)
             for number, block in enumerate(blocks):
                 if number and not (isinstance(block, Words) and isinstance(blocks[number - 1], Words)):
                     lines.append("")
                 lines += self.block(block)
-            if left:
-                lines += ["", *self._wrapped(left)]
-        made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        lines += ["", *self._wrapped(f"Made by {page.made_by} at {made}. Times are UTC.")]
+            if folded_note:
+                lines += ["", *self._wrapped(folded_note)]
+        made_at = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        lines += ["", *self._wrapped(f"Made by {page.made_by} at {made_at}. Times are UTC.")]
         return "\n".join(line.rstrip().translate(CONTROLS) for line in lines) + "\n"
 
     def block(self, block: Block) -> list[str]:
@@ -161,7 +161,8 @@ class TextWriter:
         if chart.style == "bars" and all(len(line.x) == 1 for line in chart.lines):
             return [*lines, *self._bar_each(chart, room)]
         ends = _find_ends(x for line in chart.lines for x in line.x)
-        for line in [each for each in chart.lines if each.shown][:MOST_ROWS]:
+        visible = [line for line in chart.lines if line.is_shown]
+        for line in visible[:MOST_ROWS]:
             name = f"  {_shorten(line.name, self._label - 1):<{self._label}}"
             always = _find_only_value(line)
             if always is not None:
@@ -169,9 +170,8 @@ class TextWriter:
                 continue
             lines.append(name + self._spark(line, ends, room))
             lines += self._under(_describe_range(line, chart.y.unit))
-        left = sum(1 for each in chart.lines if each.shown) - MOST_ROWS
-        if left > 0:
-            lines.append(f"  ({left} more lines)")
+        if len(visible) > MOST_ROWS:
+            lines.append(f"  ({len(visible) - MOST_ROWS} more lines)")
         if ends and ends[0] != ends[1]:
             lines += self._under(_describe_axis(chart.x, ends))
         return lines + self._marks(chart.marks, chart.x)
@@ -194,8 +194,8 @@ class TextWriter:
         low, high = min(values), max(values)
         cells = [math.nan] * room
         for x, value in zip(line.x, tops, strict=True):
-            at = _find_cell(x, ends, room)
-            cells[at] = value if cells[at] != cells[at] else max(cells[at], value)
+            index = _find_cell(x, ends, room)
+            cells[index] = value if cells[index] != cells[index] else max(cells[index], value)
         return "".join(_choose_mark(value, low, high, self._bars) for value in _fill_gaps(cells))
 
     def _heat_map(self, heat: HeatMap) -> list[str]:
@@ -211,9 +211,9 @@ class TextWriter:
         for row in order:
             cells = [math.nan] * room
             for number, value in enumerate(heat.values[row]):
-                at = number * room // len(heat.columns)
+                index = number * room // len(heat.columns)
                 if value is not None:
-                    cells[at] = value if cells[at] != cells[at] else max(cells[at], value)
+                    cells[index] = value if cells[index] != cells[index] else max(cells[index], value)
             shades = "".join(_choose_mark(value, 0.0, heat.top, self._shades) for value in cells)
             lines.append(f"  {_shorten(heat.rows[row], self._label - 1):<{self._label}}{shades}")
         if len(heat.rows) > MOST_ROWS:
@@ -261,7 +261,7 @@ class TextWriter:
         return lines
 
     def _lines(self, block: Lines) -> list[str]:
-        return [line for each in block.lines for line in self._wrapped(each, "  | ", "  |   ", keep=True)]
+        return [line for text in block.lines for line in self._wrapped(text, "  | ", "  |   ", keep=True)]
 
     def _wrapped(self, text: str, first: str = "", rest: str | None = None, *, keep: bool = False) -> list[str]:
         if keep and len(first) + len(text) <= self._width:
@@ -298,8 +298,8 @@ def format_x(x: float, axis: Axis) -> str:
     if axis.kind == "time":
         return datetime.fromtimestamp(x, timezone.utc).strftime("%H:%M:%S")
     if axis.kind == "elapsed":
-        whole = int(x)
-        return f"{x:.1f} s" if x < 60 else f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+        seconds = int(x)
+        return f"{x:.1f} s" if x < 60 else f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{axis.name} {format_cell(x)}" if axis.kind in ("step", "epoch") else format_cell(x)
 
 
@@ -346,12 +346,12 @@ def _find_cell(x: float, ends: tuple[float, float], room: int) -> int:
 
 def _fill_gaps(cells: Sequence[float]) -> Iterator[float]:
     """Yield *cells*; an empty one between two values continues the one before: a line of few points stays a line."""
-    known = [number for number, value in enumerate(cells) if value == value]
-    last = known[-1] if known else -1
-    before = math.nan
+    measured = [number for number, value in enumerate(cells) if value == value]
+    last = measured[-1] if measured else -1
+    previous = math.nan
     for number, value in enumerate(cells):
-        before = value if value == value else before
-        yield before if number <= last else math.nan
+        previous = value if value == value else previous
+        yield previous if number <= last else math.nan
 
 
 def _choose_mark(value: float, low: float, high: float, ramp: str) -> str:

@@ -136,8 +136,8 @@ def metrics() -> Section:
         y=Axis(name="loss"),
         lines=(
             Line(name="train:loss", x=steps, mean=loss, source="metrics.jsonl: train:loss"),
-            Line(name="eval:loss", x=steps[::20], mean=tuple(value + 0.1 for value in loss[::20]), shown=True),
-            Line(name="learning rate", x=steps, mean=tuple(1e-3 * (1 - step / 1300) for step in steps), shown=False),
+            Line(name="eval:loss", x=steps[::20], mean=tuple(value + 0.1 for value in loss[::20]), is_shown=True),
+            Line(name="learning rate", x=steps, mean=tuple(1e-3 * (1 - step / 1300) for step in steps), is_shown=False),
         ),
     )
     many = Chart(

@@ -113,7 +113,7 @@ def test_a_chart_says_its_sources_values_at_ten_points(page: Browser, chart: Cha
       });
     """
 
-    for line in (line for line in chart.lines if line.shown):
+    for line in (line for line in chart.lines if line.is_shown):
         points = sorted({round(each * (len(line.x) - 1) / 9) for each in range(10)})
         legends = page.value(script, chart.id, [line.x[at] for at in points])
         for at, legend in zip(points, legends, strict=True):

@@ -15,25 +15,31 @@ NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1
 def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     """Return the table of findings, by rule and subject."""
     jobs = (native, *others)
-    made: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _was_monitored(job)]
-    before = _fold_by_key(native.findings)
+    blocks: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _was_monitored(job)]
+    native_findings = _fold_by_key(native.findings)
     rows: list[tuple[str | float | int | None, ...]] = []
     for other in others:
-        after = _fold_by_key(other.findings)
-        for key in sorted(before.keys() | after.keys()):
+        other_findings = _fold_by_key(other.findings)
+        for key in sorted(native_findings.keys() | other_findings.keys()):
             gone = "cleared" if _was_monitored(other) else "not known"
-            state = "still there" if key in before and key in after else gone if key in before else "new"
-            shown = after.get(key) or before[key]
-            of = other if key in after else native
-            where = f" ({shown.hosts})" if len(of.job.hosts) > 1 and shown.hosts else ""
-            rows.append((other.label, " ".join(key).strip(), state, shown.finding.text + where))
+            state = (
+                "still there"
+                if key in native_findings and key in other_findings
+                else gone
+                if key in native_findings
+                else "new"
+            )
+            folded = other_findings.get(key) or native_findings[key]
+            source = other if key in other_findings else native
+            hosts = f" ({folded.hosts})" if len(source.job.hosts) > 1 and folded.hosts else ""
+            rows.append((other.label, " ".join(key).strip(), state, folded.finding.text + hosts))
     if rows:
         columns = tuple(Column(name=name) for name in ("job", "finding", "state", "what was found"))
         note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
-        made.append(Table(id="findings-table", title="Findings", columns=columns, rows=tuple(rows), note=note))
-    elif not made:
-        made.append(Words(text="Neither job has a finding.", tone="good"))
-    return made
+        blocks.append(Table(id="findings-table", title="Findings", columns=columns, rows=tuple(rows), note=note))
+    elif not blocks:
+        blocks.append(Words(text="Neither job has a finding.", tone="good"))
+    return blocks
 
 
 def list_cleared_rules(native: ComparedJob, other: ComparedJob) -> list[str]:
@@ -52,6 +58,6 @@ def _was_monitored(job: ComparedJob) -> bool:
 def _fold_by_key(findings: Sequence[Finding]) -> dict[Key, FoldedFinding]:
     """Return the newest finding of each rule and subject, with those of other hosts."""
     same: dict[Key, list[Finding]] = {}
-    for each in findings:
-        same.setdefault((each.rule, each.subject), []).insert(0, each)
+    for finding in findings:
+        same.setdefault((finding.rule, finding.subject), []).insert(0, finding)
     return {key: FoldedFinding(finding=newest, others=tuple(others)) for key, (newest, *others) in same.items()}

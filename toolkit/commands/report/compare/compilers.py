@@ -34,23 +34,28 @@ ROWS: tuple[tuple[str, Quantity], ...] = (
 def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     """Return what each job's compiler did, of the first host that reported it; none if no job asked for one."""
     jobs = (native, *others)
-    did = {job.label: next((each for _, each in compiler.read_compilations(job.job)), None) for job in jobs}
-    if not any(did.values()):
+    compilations = {
+        job.label: next((compilation for _, compilation in compiler.read_compilations(job.job)), None) for job in jobs
+    }
+    if not any(compilations.values()):
         return []
-    made: list[Block] = []
+    blocks: list[Block] = []
     for job in jobs:
-        found = did[job.label]
-        text = "no compiler was asked for." if found is None else compiler.describe_decision(found)
-        made.append(Words(name=job.label, text=text))
-    mine = did[native.label]
-    if mine is not None and mine.state == "compiled":
-        made.append(Words(text=NOT_NATIVE.format(job=native.label), tone="warn"))
+        compilation = compilations[job.label]
+        text = "no compiler was asked for." if compilation is None else compiler.describe_decision(compilation)
+        blocks.append(Words(name=job.label, text=text))
+    native_compilation = compilations[native.label]
+    if native_compilation is not None and native_compilation.state == "compiled":
+        blocks.append(Words(text=NOT_NATIVE.format(job=native.label), tone="warn"))
     for other in others:
-        found = did[other.label]
-        if found is not None and found.compile != "off" and found.state == "eager":
-            made.append(Words(text=KEPT_EAGER.format(job=other.label, native=native.label), tone="warn"))
-    rows = [(name, *(None if each is None else of(each) for each in did.values())) for name, of in ROWS]
-    columns = (Column(name="quantity"), *(Column(name=label) for label in did))
-    kept = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
-    made.append(Table(id="compilers", title="Compilers", columns=columns, rows=kept))
-    return made
+        compilation = compilations[other.label]
+        if compilation is not None and compilation.compile != "off" and compilation.state == "eager":
+            blocks.append(Words(text=KEPT_EAGER.format(job=other.label, native=native.label), tone="warn"))
+    rows = [
+        (name, *(None if compilation is None else quantity(compilation) for compilation in compilations.values()))
+        for name, quantity in ROWS
+    ]
+    columns = (Column(name="quantity"), *(Column(name=label) for label in compilations))
+    known_rows = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
+    blocks.append(Table(id="compilers", title="Compilers", columns=columns, rows=known_rows))
+    return blocks

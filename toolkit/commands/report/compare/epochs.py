@@ -39,46 +39,46 @@ class Epochs(Record, frozen=True, kw_only=True):
 def find_in_metrics(metrics: Mapping[str, Sequence[Sample]], start_s: float | None) -> Epochs | None:
     """Return the epochs in *metrics*, samples of one rank by name; None if none tells them. *start_s*: of the job."""
     for pattern, unit_s in ((SECONDS, 1.0), (MILLISECONDS, 1e-3)):
-        for name, found in metrics.items():
-            values = [each.value * unit_s for each in found if math.isfinite(each.value) and each.value > 0]
+        for name, samples in metrics.items():
+            values = [sample.value * unit_s for sample in samples if math.isfinite(sample.value) and sample.value > 0]
             if pattern.fullmatch(name) and values:
                 return Epochs(latencies_s=tuple(values), source=f"metric {name}")
-    for name, found in metrics.items():
+    for name, samples in metrics.items():
         if MARK.fullmatch(name):
-            last_s = max(each.time_s for samples in metrics.values() for each in samples)
-            return _measure_between(name, found, last_s, start_s)
+            last_s = max(sample.time_s for samples in metrics.values() for sample in samples)
+            return _measure_between(name, samples, last_s, start_s)
     return None
 
 
 def find_in_lines(lines: Iterable[str]) -> Epochs | None:
     """Return the epochs that Keras printed in *lines*, None if it printed none."""
-    fine: list[float] = []
-    whole: list[float] = []
+    fine_s: list[float] = []
+    whole_s: list[float] = []
     rounded = False
     for line in lines:
-        if found := TF_KERAS.search(line):
-            fine.append(int(found[1]) * (1e-3 if found[2] == "ms" else 1.0))
-            rounded = rounded or found[2] == "s"
-        elif found := KERAS_3.search(line):
-            whole.append(float(found[2]))
-    if fine:
-        return Epochs(latencies_s=tuple(fine), source="tf_keras's lines in the log", resolution_s=float(rounded))
-    if any(whole):
-        return Epochs(latencies_s=tuple(whole), source="Keras's lines in the log", resolution_s=1.0)
+        if match := TF_KERAS.search(line):
+            fine_s.append(int(match[1]) * (1e-3 if match[2] == "ms" else 1.0))
+            rounded = rounded or match[2] == "s"
+        elif match := KERAS_3.search(line):
+            whole_s.append(float(match[2]))
+    if fine_s:
+        return Epochs(latencies_s=tuple(fine_s), source="tf_keras's lines in the log", resolution_s=float(rounded))
+    if any(whole_s):
+        return Epochs(latencies_s=tuple(whole_s), source="Keras's lines in the log", resolution_s=1.0)
     return None
 
 
 def _measure_between(name: str, marks: Sequence[Sample], last_s: float, start_s: float | None) -> Epochs | None:
     """Return the times between the marks of epochs. A fractional epoch (0.33) belongs to the one that it is part of."""
     times: dict[int, list[float]] = {}
-    for each in marks:
-        if math.isfinite(each.value):
-            times.setdefault(math.ceil(each.value), []).append(each.time_s)
+    for mark in marks:
+        if math.isfinite(mark.value):
+            times.setdefault(math.ceil(mark.value), []).append(mark.time_s)
     numbers = sorted(times)
     if len(numbers) < 2:
         return None
     first_s = [times[number][0] for number in numbers]
-    apart_s = sorted(after - before for before, after in pairwise(first_s))
+    apart_s = sorted(next_s - previous_s for previous_s, next_s in pairwise(first_s))
     typical_s = apart_s[len(apart_s) // 2]
     if all(len(times[number]) == 1 for number in numbers) and last_s - first_s[-1] > AT_START * typical_s:
         ends_s = [*first_s[1:], last_s]
@@ -86,7 +86,7 @@ def _measure_between(name: str, marks: Sequence[Sample], last_s: float, start_s:
         source = f"times of metric {name}, printed at the start of each epoch"
         return Epochs(latencies_s=tuple(latencies_s), first=numbers[0], source=source)
     ends_s = [max(times[number]) for number in numbers]
-    latencies_s = [after - before for before, after in pairwise(ends_s)]
+    latencies_s = [next_s - previous_s for previous_s, next_s in pairwise(ends_s)]
     source = f"times of metric {name}, printed at the end of each epoch"
     if start_s is not None and numbers[0] == 1:
         source += "; the first epoch from the job's start on"

@@ -28,10 +28,13 @@ class Interval(Record, frozen=True, kw_only=True):
 
 
 class BreakEven(Record, frozen=True, kw_only=True):
-    """From which epoch or step on the optimised job has taken less time in all. `at` None: never, at these latencies.
-    `measured` False: both jobs ended before, and `at` assumes that their steady latencies go on."""
+    """The epoch or step from which on the optimised job has taken less time in all.
 
-    at: int | None
+    `number`: counted from 1; None: never, at these latencies. `measured` False: both jobs ended before it, and `number`
+    assumes that their steady latencies go on.
+    """
+
+    number: int | None
     measured: bool
 
 
@@ -67,16 +70,16 @@ def find_break_even(native_s: Sequence[float], optimised_s: Sequence[float]) -> 
     """
     behind, last = 0, min(len(native_s), len(optimised_s))
     lead_s = 0.0
-    for at in range(last):
-        lead_s += native_s[at] - optimised_s[at]
+    for index in range(last):
+        lead_s += native_s[index] - optimised_s[index]
         if lead_s <= 0:
-            behind = at + 1
+            behind = index + 1
     if behind < last:
-        return BreakEven(at=behind + 1, measured=True)
+        return BreakEven(number=behind + 1, measured=True)
     gain_s = native_s[-1] - optimised_s[-1]
     if gain_s <= 0:
-        return BreakEven(at=None, measured=False)
-    return BreakEven(at=last + math.floor(-lead_s / gain_s) + 1, measured=False)
+        return BreakEven(number=None, measured=False)
+    return BreakEven(number=last + math.floor(-lead_s / gain_s) + 1, measured=False)
 
 
 def bootstrap_savings(native: Sequence[float], optimised: Sequence[float]) -> Interval | None:
@@ -86,23 +89,26 @@ def bootstrap_savings(native: Sequence[float], optimised: Sequence[float]) -> In
     """
     if min(len(native), len(optimised)) < LEAST:
         return None
-    one, other = _average_neighbours(native), _average_neighbours(optimised)
-    chance = random.Random(0)
-    found = sorted(
-        savings_percent(_mean(chance.choices(one, k=len(one))), _mean(chance.choices(other, k=len(other))))
+    native_means, optimised_means = _average_neighbours(native), _average_neighbours(optimised)
+    generator = random.Random(0)
+    resampled = sorted(
+        savings_percent(
+            _mean(generator.choices(native_means, k=len(native_means))),
+            _mean(generator.choices(optimised_means, k=len(optimised_means))),
+        )
         for _ in range(RESAMPLES)
     )
-    return Interval(low=found[int(RESAMPLES * 0.025)], high=found[int(RESAMPLES * 0.975)])
+    return Interval(low=resampled[int(RESAMPLES * 0.025)], high=resampled[int(RESAMPLES * 0.975)])
 
 
 def bootstrap_mean(differences: Sequence[float]) -> Interval | None:
     """Return the interval of the mean of *differences*, of pairs at the same steps; None: too few."""
     if len(differences) < LEAST:
         return None
-    blocks = _average_neighbours(differences)
-    chance = random.Random(0)
-    found = sorted(_mean(chance.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES))
-    return Interval(low=found[int(RESAMPLES * 0.025)], high=found[int(RESAMPLES * 0.975)])
+    means = _average_neighbours(differences)
+    generator = random.Random(0)
+    resampled = sorted(_mean(generator.choices(means, k=len(means))) for _ in range(RESAMPLES))
+    return Interval(low=resampled[int(RESAMPLES * 0.025)], high=resampled[int(RESAMPLES * 0.975)])
 
 
 def _average_neighbours(values: Sequence[float]) -> list[float]:

@@ -15,17 +15,17 @@ MISSING = '{jobs}: no trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the
 def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
     """Return a table of the top kernels before and after, and what is missing for it."""
     traces = {job.label: _read_figures(job) for job in jobs}
-    missing = [label for label, found in traces.items() if found is None]
-    ran = {label: () if found is None else found.operators for label, found in traces.items()}
-    made: list[Block] = [Words(text=MISSING.format(jobs=", ".join(missing)))] if missing else []
+    missing = [label for label, ran_operators in traces.items() if ran_operators is None]
+    operators = {label: () if trace is None else trace.operators for label, trace in traces.items()}
+    blocks: list[Block] = [Words(text=MISSING.format(jobs=", ".join(missing)))] if missing else []
     if len(missing) == len(jobs):
-        return made
+        return blocks
     rows: list[tuple[Cell, ...]] = []
     for place in range(TOP):
         row: list[Cell] = [place + 1]
-        for found in ran.values():
-            each = found[place] if place < len(found) else None
-            row += [each.name if each else "", None if each is None else round(100 * each.share, 2)]
+        for trace in operators.values():
+            operator = trace[place] if place < len(trace) else None
+            row += [operator.name if operator else "", None if operator is None else round(100 * operator.share, 2)]
         rows.append(tuple(row))
     columns = [Column(name="place")]
     for job in jobs:
@@ -34,37 +34,41 @@ def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
             Column(name=f"share in {job.label}", unit="percent", formula="its time / time of all"),
         ]
     note = "By time, of the first rank of the newest trace: kernels, on a CPU operators less the operators within them."
-    made.append(
+    blocks.append(
         Table(id="top-kernels", title=f"The first {TOP} by time", columns=tuple(columns), rows=tuple(rows), note=note)
     )
-    return [*made, *_build_collectives({label: found for label, found in traces.items() if found is not None})]
+    return [*blocks, *_build_collectives({label: trace for label, trace in traces.items() if trace is not None})]
 
 
 def _build_collectives(traces: Mapping[str, TraceFigures]) -> list[Block]:
     """Return a table of the collectives of each job: those that a change brings, or saves, are seen there."""
-    ran = {label: _sum_communication(found) for label, found in traces.items()}
-    every = sorted({name for found in ran.values() for name in found})
-    if not every:
+    calls = {label: _sum_communication(job_figures) for label, job_figures in traces.items()}
+    collectives = sorted({name for job_calls in calls.values() for name in job_calls})
+    if not collectives:
         return []
     columns = [Column(name="collective")]
-    for label in ran:
+    for label in calls:
         columns += [Column(name=f"a step in {label}"), Column(name=f"time a step in {label}", unit="ms")]
     rows: list[tuple[Cell, ...]] = []
-    for name in every:
+    for name in collectives:
         row: list[Cell] = [name]
-        for found in ran.values():
-            row += found.get(name, (0, None))
+        for job_calls in calls.values():
+            row += job_calls.get(name, (0, None))
         rows.append(tuple(row))
     note = "Of the same traces. Gloo's and NCCL's time holds the wait for the other ranks."
     return [Table(id="collectives", title="Collectives", columns=tuple(columns), rows=tuple(rows), note=note)]
 
 
-def _sum_communication(found: TraceFigures) -> dict[str, tuple[float, float]]:
+def _sum_communication(job_figures: TraceFigures) -> dict[str, tuple[float, float]]:
     """Return calls and milliseconds a step, by collective: of the kernels, or where there are none of annotations."""
-    steps = len(found.steps) or 1
-    timed = [(each.name, each.calls, each.total_s) for each in found.operators if each.communicates]
+    steps = len(job_figures.steps) or 1
+    timed = [
+        (operator.name, operator.calls, operator.total_s) for operator in job_figures.operators if operator.communicates
+    ]
     timed = timed or [
-        (each.name, len(each.durations_s), each.total_s) for each in found.annotations if names.communicates(each.name)
+        (annotation.name, len(annotation.durations_s), annotation.total_s)
+        for annotation in job_figures.annotations
+        if names.communicates(annotation.name)
     ]
     calls: dict[str, list[float]] = {}
     for name, count, total_s in timed:
@@ -77,7 +81,7 @@ def _sum_communication(found: TraceFigures) -> dict[str, tuple[float, float]]:
 def _read_figures(job: ComparedJob) -> TraceFigures | None:
     """Return the figures of the first rank's newest trace, None without one."""
     for trace in traced.read_traces(job.job).traces:
-        found = compute_figures(trace)
-        if found.operators:
-            return found
+        trace_figures = compute_figures(trace)
+        if trace_figures.operators:
+            return trace_figures
     return None

@@ -75,7 +75,7 @@ def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None,
     """Return what of *job* is compared. *epochs*, *gpus*: as the user says, None: as the files say."""
     metrics = _take_first_rank(samples(job.folder))
     ended_s = now_s if job.status == "running" else job.end_s
-    found = find_in_metrics(metrics, job.start_s) or _find_epochs_in_logs(job)
+    found_epochs = find_in_metrics(metrics, job.start_s) or _find_epochs_in_logs(job)
     step_s, step_source, ranks = _read_steps(job, metrics)
     parts, part = _count_parts(job, metrics, gpus, ranks)
     return ComparedJob(
@@ -83,8 +83,8 @@ def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None,
         job=job,
         training_s=None if job.start_s is None or ended_s is None else max(0.0, ended_s - job.start_s),
         billable_s=job.billable(now_s),
-        epochs=found,
-        epoch_count=epochs if epochs is not None else _count_epochs(metrics, found),
+        epochs=found_epochs,
+        epoch_count=epochs if epochs is not None else _count_epochs(metrics, found_epochs),
         parts=parts,
         part=part,
         loss=_find_loss(metrics),
@@ -107,11 +107,11 @@ def choose_labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
     return ("native", *(f"optimised {number}" for number in range(1, len(jobs))))
 
 
-def _take_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
+def _take_first_rank(rank_samples: Iterator[Sample]) -> dict[str, list[Sample]]:
     """Return the samples by name, each metric's of the lowest rank that has it."""
     by_rank: dict[str, dict[int, list[Sample]]] = {}
-    for each in found:
-        by_rank.setdefault(each.name, {}).setdefault(-1 if each.rank is None else each.rank, []).append(each)
+    for sample in rank_samples:
+        by_rank.setdefault(sample.name, {}).setdefault(-1 if sample.rank is None else sample.rank, []).append(sample)
     return {name: ranks[min(ranks)] for name, ranks in by_rank.items()}
 
 
@@ -120,20 +120,20 @@ def _find_epochs_in_logs(job: JobData) -> Epochs | None:
         for path in host.logs:
             try:
                 with TextIOWrapper(files.opened(path), "utf-8", "replace") as lines:
-                    found = find_in_lines(lines)
+                    epochs = find_in_lines(lines)
             except OSError:
                 continue
-            if found is not None:
-                return found
+            if epochs is not None:
+                return epochs
     return None
 
 
-def _count_epochs(metrics: Mapping[str, Sequence[Sample]], found: Epochs | None) -> float | None:
+def _count_epochs(metrics: Mapping[str, Sequence[Sample]], epochs: Epochs | None) -> float | None:
     for name in ("epoch", "train_epoch"):
-        values = [each.value for each in metrics.get(name, ()) if math.isfinite(each.value)]
+        values = [sample.value for sample in metrics.get(name, ()) if math.isfinite(sample.value)]
         if values:
             return max(values)
-    return None if found is None else float(found.first - 1 + len(found.latencies_s))
+    return None if epochs is None else float(epochs.first - 1 + len(epochs.latencies_s))
 
 
 def _find_loss(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
@@ -144,28 +144,28 @@ def _find_loss(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
     return None
 
 
-def _make_curve(name: str, found: Sequence[Sample], epochs: Sequence[Sample]) -> Curve:
-    kept = [each for each in found if math.isfinite(each.value)]
+def _make_curve(name: str, metric_samples: Sequence[Sample], epochs: Sequence[Sample]) -> Curve:
+    finite = [sample for sample in metric_samples if math.isfinite(sample.value)]
     x: list[float]
-    if all(each.step is not None for each in kept):
-        kept = sorted({each.step: each for each in kept}.values(), key=lambda each: each.step or 0)
-        kind, x = "step", [float(each.step or 0) for each in kept]
-    elif len(kept) == len(epochs):
-        kind, x = "epoch", [each.value for each in epochs]
+    if all(sample.step is not None for sample in finite):
+        finite = sorted({sample.step: sample for sample in finite}.values(), key=lambda sample: sample.step or 0)
+        kind, x = "step", [float(sample.step or 0) for sample in finite]
+    elif len(finite) == len(epochs):
+        kind, x = "epoch", [sample.value for sample in epochs]
     else:
-        kind, x = "value", [float(number) for number in range(1, len(kept) + 1)]
+        kind, x = "value", [float(number) for number in range(1, len(finite) + 1)]
     return Curve(
         name=name,
         kind=kind,
         x=tuple(x),
-        y=tuple(each.value for each in kept),
-        time_s=tuple(each.time_s for each in kept),
+        y=tuple(sample.value for sample in finite),
+        time_s=tuple(sample.time_s for sample in finite),
     )
 
 
 def _find_throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
     for name in sorted(metrics, key=lambda name: ("step" in name, name)):
-        if THROUGHPUT.fullmatch(name) and any(math.isfinite(each.value) for each in metrics[name]):
+        if THROUGHPUT.fullmatch(name) and any(math.isfinite(sample.value) for sample in metrics[name]):
             return _make_curve(name, metrics[name], metrics.get("epoch", ()))
     return None
 
@@ -173,19 +173,23 @@ def _find_throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
 def _read_steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str, set[int]]:
     """Return the seconds of each step, where they come from (the monitor, or a metric of the script), and the ranks
     whose steps the monitor saw."""
-    found: dict[int, float] = {}
+    slowest_s: dict[int, float] = {}
     ranks: set[int] = set()
     for host in job.hosts:
         for rank, step, seconds in _read_monitored_steps(host.monitor / "steps"):
-            found[step] = max(seconds, found.get(step, 0.0))
+            slowest_s[step] = max(seconds, slowest_s.get(step, 0.0))
             ranks.add(rank)
-    if found:
-        return found, "the monitor (output/monitor/steps), the slowest rank of each step", ranks
+    if slowest_s:
+        return slowest_s, "the monitor (output/monitor/steps), the slowest rank of each step", ranks
     for pattern, unit_s in ((STEP_SECONDS, 1.0), (STEP_MILLISECONDS, 1e-3)):
         for name, values in metrics.items():
             if pattern.fullmatch(name):
-                told = {each.step: each.value * unit_s for each in values if each.step is not None}
-                return {step: value for step, value in told.items() if math.isfinite(value)}, f"metric {name}", ranks
+                seconds_by_step = {sample.step: sample.value * unit_s for sample in values if sample.step is not None}
+                return (
+                    {step: value for step, value in seconds_by_step.items() if math.isfinite(value)},
+                    f"metric {name}",
+                    ranks,
+                )
     return {}, "", ranks
 
 
@@ -197,8 +201,8 @@ def _read_monitored_steps(folder: Path) -> Iterator[tuple[int, int, float]]:
 
     table = step_records.read(folder)
     for rank in table.ranks:
-        own = table.of(rank)
-        newest = dict(zip(own.step.tolist(), own.step_s.tolist(), strict=True))
+        rank_steps = table.of(rank)
+        newest = dict(zip(rank_steps.step.tolist(), rank_steps.step_s.tolist(), strict=True))
         yield from ((int(rank), int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
 
 
@@ -209,10 +213,12 @@ def _count_parts(
     known; often rank 0 alone prints metrics."""
     if gpus is not None:
         return gpus, "GPU"
-    seen = sum(_count_gpus(host.monitor) for host in job.hosts)
-    if seen:
-        return seen, "GPU"
-    ranks = {(each.host, each.rank) for each in samples(job.folder) if each.rank is not None} if metrics else set()
+    monitored_gpus = sum(_count_gpus(host.monitor) for host in job.hosts)
+    if monitored_gpus:
+        return monitored_gpus, "GPU"
+    ranks = (
+        {(sample.host, sample.rank) for sample in samples(job.folder) if sample.rank is not None} if metrics else set()
+    )
     processes = max(len(ranks), len(stepping))
     return (processes, "process") if processes else (max(1, len(job.hosts)), "host")
 

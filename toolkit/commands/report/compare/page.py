@@ -54,19 +54,22 @@ STEPS_MISSING = (
 def build_page(jobs: Sequence[ComparedJob], *, now_s: float, price: float | None = None) -> Page:
     """Return the page of *jobs*: the native one, then at least one other. *price*: of one host for an hour."""
     native, *others = jobs
-    found = [compute_savings(native, other) for other in others]
-    tone, status = _decide_verdict(native, others, found)
-    makers = (
+    job_savings = [compute_savings(native, other) for other in others]
+    tone, status = _decide_verdict(native, others, job_savings)
+    sections = (
         ("outcome", "Outcome", _build_outcome(native, others, price)),
         ("side-by-side", "Side by side", [_build_overview(jobs, price), *_build_bars(jobs)]),
         (
             "savings",
             "Savings",
-            [build_savings_table(native, other, each) for other, each in zip(others, found, strict=True)],
+            [
+                build_savings_table(native, other, other_savings)
+                for other, other_savings in zip(others, job_savings, strict=True)
+            ],
         ),
         ("compilers", "Compilers", compilers.build_blocks(native, others)),
         ("convergence", "Convergence", _build_convergence(native, others)),
-        ("epochs", "Epochs", _build_epochs(jobs, found)),
+        ("epochs", "Epochs", _build_epochs(jobs, job_savings)),
         ("steps", "Steps", _build_steps(jobs)),
         ("normalised", "By epochs and devices", [_build_normalised(jobs)]),
         ("findings", "Findings", changes.build_blocks(native, others)),
@@ -76,46 +79,52 @@ def build_page(jobs: Sequence[ComparedJob], *, now_s: float, price: float | None
         title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {native.label}",
         status=status,
         tone=tone,
-        summary=_summarise(native, others, found),
-        sections=tuple(Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in makers if blocks),
+        summary=_summarise(native, others, job_savings),
+        sections=tuple(
+            Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in sections if blocks
+        ),
         made_by=MADE_BY,
         made_at_s=now_s,
     )
 
 
-def _decide_verdict(native: ComparedJob, others: Sequence[ComparedJob], found: Sequence[Savings]) -> tuple[Tone, str]:
+def _decide_verdict(
+    native: ComparedJob, others: Sequence[ComparedJob], job_savings: Sequence[Savings]
+) -> tuple[Tone, str]:
     """Return the tone and the first word, of the job that saves most. A job that did not end well saves nothing."""
-    known = [
-        each.actual
-        for other, each in zip(others, found, strict=True)
-        if each.actual is not None and other.job.status == native.job.status == "succeeded"
+    actual_savings = [
+        other_savings.actual
+        for other, other_savings in zip(others, job_savings, strict=True)
+        if other_savings.actual is not None and other.job.status == native.job.status == "succeeded"
     ]
-    if not known:
+    if not actual_savings:
         return "plain", "compared"
-    best = max(known)
+    best = max(actual_savings)
     return ("good", "cheaper") if round(best, 1) > 0 else ("warn", "no cheaper")
 
 
-def _summarise(native: ComparedJob, others: Sequence[ComparedJob], found: Sequence[Savings]) -> str:
-    return " ".join(_summarise_job(native, other, each) for other, each in zip(others, found, strict=True))
+def _summarise(native: ComparedJob, others: Sequence[ComparedJob], job_savings: Sequence[Savings]) -> str:
+    return " ".join(
+        _summarise_job(native, other, other_savings) for other, other_savings in zip(others, job_savings, strict=True)
+    )
 
 
-def _summarise_job(native: ComparedJob, other: ComparedJob, found: Savings) -> str:
-    if found.actual is None:
+def _summarise_job(native: ComparedJob, other: ComparedJob, savings: Savings) -> str:
+    if savings.actual is None:
         return f"{other.label}: its billable seconds or those of {native.label} are not known."
-    parts = [f"{other.label} was billed {_describe_difference(found.actual, native.label)}"]
+    parts = [f"{other.label} was billed {_describe_difference(savings.actual, native.label)}"]
     for job in (native, other):
         if job.job.status in ENDS:
             parts.append(f"but {job.label} {ENDS[job.job.status]}")
-    before, after = compute_steps_per_s((native, other))[0]
-    if before is not None and after is not None:
-        parts.append(f"steps per second, over the same steps: {before:.3g} before, {after:.3g} after")
-    if found.potential is not None:
-        noise = found.potential_interval is not None and found.potential_interval.within_noise
-        what = "its steady epochs take" if found.potential >= 0 else "but its steady epochs take"
-        amount = f"{abs(found.potential):.1f} % {'less' if found.potential >= 0 else 'more'}"
-        parts.append(f"{what} {amount} time" + (", which is within run-to-run noise" if noise else ""))
-        parts.append(f"break-even epoch: {describe_break_even(found.break_even)}")
+    native_rate, other_rate = compute_steps_per_s((native, other))[0]
+    if native_rate is not None and other_rate is not None:
+        parts.append(f"steps per second, over the same steps: {native_rate:.3g} before, {other_rate:.3g} after")
+    if savings.potential is not None:
+        noise = savings.potential_interval is not None and savings.potential_interval.within_noise
+        claim = "its steady epochs take" if savings.potential >= 0 else "but its steady epochs take"
+        amount = f"{abs(savings.potential):.1f} % {'less' if savings.potential >= 0 else 'more'}"
+        parts.append(f"{claim} {amount} time" + (", which is within run-to-run noise" if noise else ""))
+        parts.append(f"break-even epoch: {describe_break_even(savings.break_even)}")
     cleared = changes.list_cleared_rules(native, other)
     return "; ".join(parts) + "." + (f" Cleared: {', '.join(cleared)}." if cleared else "")
 
@@ -205,7 +214,7 @@ def _build_bars(jobs: Sequence[ComparedJob]) -> list[Block]:
         ("training-time", "Training time", "s", [job.training_s for job in jobs]),
         ("billable", "Billable seconds", "s", [job.billable_s for job in jobs]),
     )
-    return [_build_bar(*each, jobs) for each in quantities if any(value is not None for value in each[3])]
+    return [_build_bar(*quantity, jobs) for quantity in quantities if any(value is not None for value in quantity[3])]
 
 
 def _build_bar(name: str, title: str, unit: str, values: Sequence[float | None], jobs: Sequence[ComparedJob]) -> Chart:
@@ -255,45 +264,51 @@ def _choose_axis_kind(kind: str) -> AxisKind:
 def _compare_losses(native: ComparedJob, other: ComparedJob) -> Words:
     """Return whether the losses at the same steps differ, over the second half of what both have."""
     assert native.loss is not None and other.loss is not None
-    one, two = dict(zip(native.loss.x, native.loss.y, strict=True)), dict(zip(other.loss.x, other.loss.y, strict=True))
-    shared = sorted(one.keys() & two.keys())
+    native_losses, other_losses = (
+        dict(zip(native.loss.x, native.loss.y, strict=True)),
+        dict(zip(other.loss.x, other.loss.y, strict=True)),
+    )
+    shared = sorted(native_losses.keys() & other_losses.keys())
     late = shared[len(shared) // 2 :]
     if native.loss.kind != other.loss.kind or not late:
         return Words(name=other.label, text=f"its losses and those of {native.label} share no steps.")
-    apart = [two[x] - one[x] for x in late]
-    mean = sum(apart) / len(apart)
-    found = formulas.bootstrap_mean(apart)
-    what = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
+    differences = [other_losses[x] - native_losses[x] for x in late]
+    mean = sum(differences) / len(differences)
+    interval = formulas.bootstrap_mean(differences)
+    span = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
     side = f"{abs(mean):.3g} {'above' if mean > 0 else 'below'}" if mean else "equal to"
-    text = f"over {what} its loss is {side} that of {native.label} in the mean"
-    if found is not None and mean:
-        text += f" (95 % interval {found.low:.3g} to {found.high:.3g})"
-        text += ": within run-to-run noise" if found.within_noise else ""
-    text += f"; at the last one that both have, {late[-1]:g}: {one[late[-1]]:.6g} and {two[late[-1]]:.6g}."
-    worse = found is not None and found.low > 0 and mean > 0.01 * abs(one[late[-1]])
+    text = f"over {span} its loss is {side} that of {native.label} in the mean"
+    if interval is not None and mean:
+        text += f" (95 % interval {interval.low:.3g} to {interval.high:.3g})"
+        text += ": within run-to-run noise" if interval.within_noise else ""
+    native_last, other_last = native_losses[late[-1]], other_losses[late[-1]]
+    text += f"; at the last one that both have, {late[-1]:g}: {native_last:.6g} and {other_last:.6g}."
+    worse = interval is not None and interval.low > 0 and mean > 0.01 * abs(native_last)
     return Words(name=other.label, text=text, tone="warn" if worse else "plain")
 
 
-def _build_epochs(jobs: Sequence[ComparedJob], found: Sequence[Savings]) -> list[Block]:
-    known = [(job, job.epochs) for job in jobs if job.epochs is not None]
+def _build_epochs(jobs: Sequence[ComparedJob], job_savings: Sequence[Savings]) -> list[Block]:
+    measured = [(job, job.epochs) for job in jobs if job.epochs is not None]
     missing = [job.label for job in jobs if job.epochs is None]
     blocks: list[Block] = [Words(text=EPOCHS_MISSING.format(jobs=", ".join(missing)))] if missing else []
-    if not known:
+    if not measured:
         return blocks
     lines, sums = [], []
-    for job, epochs in known:
-        x = tuple(float(epochs.first + at) for at in range(len(epochs.latencies_s)))
+    for job, epochs in measured:
+        x = tuple(float(epochs.first + index) for index in range(len(epochs.latencies_s)))
         lines.append(_thin_line(job.label, x, epochs.latencies_s, epochs.source))
         sums.append(_thin_line(job.label, x, tuple(accumulate(epochs.latencies_s)), epochs.source))
     marks = [
-        Mark(start=float(each.break_even.at), text=f"break-even of {job.label}")
-        for job, each in zip(jobs[1:], found, strict=True)
-        if each.break_even and each.break_even.at is not None and each.break_even.measured
+        Mark(start=float(other_savings.break_even.number), text=f"break-even of {job.label}")
+        for job, other_savings in zip(jobs[1:], job_savings, strict=True)
+        if other_savings.break_even
+        and other_savings.break_even.number is not None
+        and other_savings.break_even.measured
     ]
     epoch = Axis(name="epoch", kind="epoch")
     rows: list[tuple[Cell, ...]] = [
         (job.label, len(epochs.latencies_s), *_summarise_latencies(epochs.latencies_s), epochs.source)
-        for job, epochs in known
+        for job, epochs in measured
     ]
     heads = ("first", "least", "last", "overhead", "overhead per epoch")
     return [
@@ -423,9 +438,9 @@ def _thin_line(name: str, x: Sequence[float], y: Sequence[float], source: str) -
     parts = [(x[start], y[start:end]) for start, end in pairwise(edges)]
     return Line(
         name=name,
-        x=tuple(at for at, _ in parts),
-        mean=tuple(sum(each) / len(each) for _, each in parts),
-        low=tuple(min(each) for _, each in parts),
-        high=tuple(max(each) for _, each in parts),
+        x=tuple(first_x for first_x, _ in parts),
+        mean=tuple(sum(values) / len(values) for _, values in parts),
+        low=tuple(min(values) for _, values in parts),
+        high=tuple(max(values) for _, values in parts),
         source=source,
     )

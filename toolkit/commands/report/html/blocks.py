@@ -59,14 +59,18 @@ def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
     unit = figures.scale(chart.y.unit, max((_find_top(array) for array in arrays), default=0.0))
     digits = LINE_DIGITS if large else None
 
-    def line(each: Line) -> dict[str, Any]:
-        band = {"low": store.add(each.low, digits), "high": store.add(each.high, digits)} if each.low else {}
+    def line(chart_line: Line) -> dict[str, Any]:
+        band = (
+            {"low": store.add(chart_line.low, digits), "high": store.add(chart_line.high, digits)}
+            if chart_line.low
+            else {}
+        )
         return {
-            "name": each.name,
-            "x": store.add(each.x),
-            "mean": store.add(each.mean, digits),
-            "source": each.source,
-            "shown": each.shown,
+            "name": chart_line.name,
+            "x": store.add(chart_line.x),
+            "mean": store.add(chart_line.mean, digits),
+            "source": chart_line.source,
+            "shown": chart_line.is_shown,
             **band,
         }
 
@@ -78,8 +82,8 @@ def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
         "cursor": chart.cursor,
         "x": _describe_axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
         "y": _describe_axis(chart.y, unit),
-        "lines": [line(each) for each in chart.lines],
-        "marks": [_describe_mark(each) for each in chart.marks],
+        "lines": [line(chart_line) for chart_line in chart.lines],
+        "marks": [_describe_mark(mark) for mark in chart.marks],
     }
 
 
@@ -97,7 +101,7 @@ def _describe_heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, A
         "columns": store.add(chart.columns),
         "values": store.add(cells, MAP_DIGITS if large else None),
         "top": chart.top,
-        "marks": [_describe_mark(each) for each in chart.marks],
+        "marks": [_describe_mark(mark) for mark in chart.marks],
     }
 
 
@@ -134,10 +138,10 @@ def summary(chart: Chart | HeatMap) -> tuple[tuple[str, ...], list[tuple[str, ..
             for name, row in zip(chart.rows, chart.values, strict=True)
         ]
     tops = [_find_top(np.asarray(high, np.float64)) for *_, high in series]
-    shown = figures.scale(unit.unit, max(tops, default=0.0))
-    name = f"{unit.name} ({shown.label})" if shown.label else unit.name
+    scaled = figures.scale(unit.unit, max(tops, default=0.0))
+    name = f"{unit.name} ({scaled.label})" if scaled.label else unit.name
     head = (name, "mean", "least", "least at", "greatest", "greatest at", "last")
-    return head, [_build_summary_row(*each, kind, shown.divisor) for each in series]
+    return head, [_build_summary_row(*figures_of_line, kind, scaled.divisor) for figures_of_line in series]
 
 
 def _build_summary_row(
@@ -149,12 +153,12 @@ def _build_summary_row(
     kind: AxisKind,
     divisor: float,
 ) -> tuple[str, ...]:
-    lows, means, highs = (np.asarray(each, np.float64) for each in (low, mean, high))
+    lows, means, highs = (np.asarray(values, np.float64) for values in (low, mean, high))
     if not np.isfinite(means).any():
         return (name, *(["nothing measured"] + [""] * 5))
     least, most = int(np.nanargmin(lows)), int(np.nanargmax(highs))
     last = means[np.isfinite(means)][-1]
-    values = (float(each / divisor) for each in (np.nanmean(means), lows[least], highs[most], last))
+    values = (float(number / divisor) for number in (np.nanmean(means), lows[least], highs[most], last))
     average, lowest, highest, final = (figures.number(value) for value in values)
     return name, average, lowest, place(x[least], kind), highest, place(x[most], kind), final
 
@@ -170,12 +174,12 @@ def place(x: float, kind: AxisKind) -> str:
 
 def head(table: Table) -> list[dict[str, Any]]:
     """Return the columns of *table*: name, unit, formula, divisor, and whether they hold numbers."""
-    return [_describe_column(column, [row[at] for row in table.rows]) for at, column in enumerate(table.columns)]
+    return [_describe_column(column, [row[index] for row in table.rows]) for index, column in enumerate(table.columns)]
 
 
 def _describe_column(column: Column, cells: Sequence[Cell]) -> dict[str, Any]:
     numbers = [float(cell) for cell in cells if isinstance(cell, int | float)]
-    unit = figures.scale(column.unit, max((abs(each) for each in numbers), default=0.0))
+    unit = figures.scale(column.unit, max((abs(number) for number in numbers), default=0.0))
     numeric = bool(numbers) or (bool(column.unit) and not any(isinstance(cell, str) for cell in cells))
     return {
         "name": column.name,
@@ -212,24 +216,26 @@ COLOURS = 7
 def shares(block: Shares) -> list[dict[str, Any]]:
     """Return the parts of *block* with their percentages; a negative part has no width in the bar. `again`: how many
     parts before it have the same colour, so that a pattern tells them apart."""
-    whole = sum(max(part.value, 0.0) for part in block.parts) or 1.0
+    positive_total = sum(max(part.value, 0.0) for part in block.parts) or 1.0
     toned: Counter[str] = Counter()
     rows = []
     for index, part in enumerate(block.parts):
         again = (toned[part.tone] if part.tone != "plain" else index // COLOURS) % 3
         toned[part.tone] += 1
         share = 100 * part.value / block.total if block.total else 0.0
-        rows.append({"part": part, "width": 100 * max(part.value, 0.0) / whole, "share": share, "again": again})
+        rows.append(
+            {"part": part, "width": 100 * max(part.value, 0.0) / positive_total, "share": share, "again": again}
+        )
     return rows
 
 
 def boxed(block: Boxes) -> list[dict[str, Any]]:
     """Return the rows of *block*: name, boxes with left edge and width in percent, and the share that boxes cover."""
     low, high = block.ends
-    whole = (high - low) or 1.0
+    span = (high - low) or 1.0
     rows: list[dict[str, Any]] = [{"name": name, "boxes": [], "covered": 0.0} for name in block.rows]
     for box in block.boxes:
-        left, width = 100 * (box.start - low) / whole, 100 * (box.end - box.start) / whole
+        left, width = 100 * (box.start - low) / span, 100 * (box.end - box.start) / span
         rows[box.row]["boxes"].append({"box": box, "left": left, "width": width})
         rows[box.row]["covered"] += width
     return rows

@@ -63,25 +63,25 @@ class Store:
         return self._put(planes.tobytes()), len(array), width, decimals, first, mask
 
     def _put(self, piece: bytes) -> int:
-        at = len(self._blob)
+        offset = len(self._blob)
         self._blob += piece
-        return at
+        return offset
 
 
 def _fill_gaps(array: Floats, gaps: npt.NDArray[np.bool_]) -> Floats:
     """Return *array* with each gap replaced by the value before it, which costs nothing as a difference."""
-    at = np.where(gaps, -1, np.arange(len(array)))
-    at = np.maximum.accumulate(at)
-    return np.where(at < 0, 0.0, np.where(gaps, 0.0, array)[at])
+    last_measured = np.where(gaps, -1, np.arange(len(array)))
+    last_measured = np.maximum.accumulate(last_measured)
+    return np.where(last_measured < 0, 0.0, np.where(gaps, 0.0, array)[last_measured])
 
 
 def _choose_decimals(array: Floats, digits: int | None) -> int | None:
     """Return with how many decimals *array* is kept (below 0: tens, hundreds, ...), None if as doubles."""
     top = float(np.abs(array).max(initial=0.0))
-    wanted = None if digits is None or top == 0 else digits - 1 - int(np.floor(np.log10(top)))
+    most_decimals = None if digits is None or top == 0 else digits - 1 - int(np.floor(np.log10(top)))
     for decimals in range(_MOST_DECIMALS + 1):
-        if wanted is not None and decimals >= wanted:
-            return wanted
+        if most_decimals is not None and decimals >= most_decimals:
+            return most_decimals
         if top * 10.0**decimals >= _LIMIT:
             return None
         if np.array_equal(np.rint(_scale_by_ten(array, decimals)) / 10.0**decimals, array):

@@ -38,7 +38,7 @@ def render(page: Page) -> str:
         if isinstance(block, Chart | HeatMap)
     ]
     structure = {"plots": plots, "arrays": store.entries, "live": page.live, "refresh_s": page.refresh_s}
-    library, own = _read("uPlot.iife.min.js"), _own_script()
+    library, own_script = _read("uPlot.iife.min.js"), _own_script()
     return template("page.html").render(
         page=page,
         blocks=blocks,
@@ -48,9 +48,9 @@ def render(page: Page) -> str:
         numbers=store.text(),
         library=library,
         licence=_read("uPlot-LICENSE"),
-        script=own,
+        script=own_script,
         style="\n".join((_read("uPlot.min.css"), *(_read(f"{name}.css") for name in _STYLES))),
-        policy=_policy(library, own, live=page.live),
+        policy=_policy(library, own_script, live=page.live),
     )
 
 

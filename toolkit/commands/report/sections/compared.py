@@ -16,44 +16,44 @@ MILLI = 1e3
 def compare_pair(pair: TracePair) -> Table:
     """Return the difference of *pair*, whichever is the slow one: the longer step; in a job in which all ranks' steps
     take equally long, the one that the other waits for."""
-    one, other = pair.first, pair.second
+    slow, healthy = pair.first, pair.second
     ranks = pair.first_rank, pair.second_rank
-    found = compare_traces(one, other)
-    if (found.first_step_s or 0) < (found.second_step_s or 0):
-        one, other, ranks = other, one, ranks[::-1]
-    if (late := compare_ranks([one, other]).straggler) is not None and late == other.rank:
-        one, other, ranks = other, one, ranks[::-1]
+    change = compare_traces(slow, healthy)
+    if (change.first_step_s or 0) < (change.second_step_s or 0):
+        slow, healthy, ranks = healthy, slow, ranks[::-1]
+    if (late := compare_ranks([slow, healthy]).straggler) is not None and late == healthy.rank:
+        slow, healthy, ranks = healthy, slow, ranks[::-1]
     name = pair.window.replace("/", "-")
-    return build_difference_table(f"difference-{name}", pair.window, one, other, *ranks)
+    return build_difference_table(f"difference-{name}", pair.window, slow, healthy, *ranks)
 
 
 def build_difference_table(
     name: str, window: str, slow: ChromeTrace, healthy: ChromeTrace, slow_rank: int, healthy_rank: int
 ) -> Table:
     """Return the table with the id *name* of what *slow* does more than *healthy*, the largest difference first."""
-    found = compare_traces(slow, healthy)
-    one, two = f"rank {slow_rank}", f"rank {healthy_rank}"
+    compared = compare_traces(slow, healthy)
+    slow_name, healthy_name = f"rank {slow_rank}", f"rank {healthy_rank}"
     return Table(
         id=name,
-        title=f"What {one} does more than {two}, a step ({window})",
+        title=f"What {slow_name} does more than {healthy_name}, a step ({window})",
         columns=(
             Column(name="operator"),
-            Column(name="more", unit="ms", formula=f"{one} less {two}"),
-            Column(name=one, unit="ms", formula="self time / steps traced"),
-            Column(name=two, unit="ms", formula="self time / steps traced"),
-            Column(name=f"calls, {one}"),
-            Column(name=f"calls, {two}"),
+            Column(name="more", unit="ms", formula=f"{slow_name} less {healthy_name}"),
+            Column(name=slow_name, unit="ms", formula="self time / steps traced"),
+            Column(name=healthy_name, unit="ms", formula="self time / steps traced"),
+            Column(name=f"calls, {slow_name}"),
+            Column(name=f"calls, {healthy_name}"),
         ),
         rows=tuple(
             (
-                shorten_name(each.name, NARROW),
-                *(seconds * MILLI for seconds in (each.more_s, each.first_s, each.second_s)),
-                each.first_calls,
-                each.second_calls,
+                shorten_name(change.name, NARROW),
+                *(seconds * MILLI for seconds in (change.more_s, change.first_s, change.second_s)),
+                change.first_calls,
+                change.second_calls,
             )
-            for each in found.changes[:TOP]
+            for change in compared.changes[:TOP]
         ),
-        note=_build_note(found, one, two),
+        note=_build_note(compared, slow_name, healthy_name),
     )
 
 
@@ -62,9 +62,9 @@ def shorten_name(name: str, longest: int = LONGEST) -> str:
     return name if len(name) <= longest else f"{name[: longest - 15]}...{name[-12:]}"
 
 
-def _build_note(found: TraceDifference, one: str, two: str) -> str:
-    left = len(found.changes) - TOP
-    more = f" {count_words(left, 'smaller difference')} left out." if left > 0 else ""
-    return (
-        f"{count_words(found.first_steps, 'step')} of {one}, {count_words(found.second_steps, 'step')} of {two}.{more}"
-    )
+def _build_note(compared: TraceDifference, slow_name: str, healthy_name: str) -> str:
+    slow_steps = count_words(compared.first_steps, "step")
+    healthy_steps = count_words(compared.second_steps, "step")
+    left = len(compared.changes) - TOP
+    left_out = f" {count_words(left, 'smaller difference')} left out." if left > 0 else ""
+    return f"{slow_steps} of {slow_name}, {healthy_steps} of {healthy_name}.{left_out}"

@@ -26,17 +26,21 @@ TRIAL = "Steps took turns, one without and one with it; of several ranks the slo
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "compiler"; none if no host reported what its compiler did."""
-    found = read_compilations(material.job)
-    if not found:
+    compilations = read_compilations(material.job)
+    if not compilations:
         return []
-    made: list[Block] = [*_build_decisions(found), _build_hosts_table(found), _build_times_table(found)]
-    trials = tuple(_list_trials(found))
+    blocks: list[Block] = [
+        *_build_decisions(compilations),
+        _build_hosts_table(compilations),
+        _build_times_table(compilations),
+    ]
+    trials = tuple(_list_trials(compilations))
     if trials:
-        made.append(_build_trial_table(trials))
-    again = tuple(_list_recompilations(found))
-    if again:
-        made.append(_build_recompilation_table(again))
-    return made + _list_folders(found)
+        blocks.append(_build_trial_table(trials))
+    recompilations = tuple(_list_recompilations(compilations))
+    if recompilations:
+        blocks.append(_build_recompilation_table(recompilations))
+    return blocks + _list_folders(compilations)
 
 
 def read_compilations(job: JobData) -> list[tuple[str, Compilation]]:
@@ -45,58 +49,58 @@ def read_compilations(job: JobData) -> list[tuple[str, Compilation]]:
     return [(name, outcome.compiler) for name, outcome in outcomes if outcome is not None and outcome.compiler]
 
 
-def describe_decision(did: Compilation) -> str:
+def describe_decision(compilation: Compilation) -> str:
     """Return what a compiler decided and why, in one sentence or two."""
-    if did.compile == "off":
-        return _join_reason("off", did.reason)
-    return _join_reason(STATES[did.state], did.reason)
+    if compilation.compile == "off":
+        return _join_reason("off", compilation.reason)
+    return _join_reason(STATES[compilation.state], compilation.reason)
 
 
-def describe_autocast(did: Compilation) -> str:
+def describe_autocast(compilation: Compilation) -> str:
     """Return what was decided of bfloat16 and why."""
-    state = {"bf16": "bfloat16", "off": "off", "trial": STATES["trial"]}[did.autocast_state]
-    return _join_reason(state, did.autocast_reason)
+    state = {"bf16": "bfloat16", "off": "off", "trial": STATES["trial"]}[compilation.autocast_state]
+    return _join_reason(state, compilation.autocast_reason)
 
 
 def _join_reason(state: str, reason: str) -> str:
     return f"{state}: {reason}" if reason and reason != state else state
 
 
-def count_recompilations(did: Compilation) -> int:
+def count_recompilations(compilation: Compilation) -> int:
     """Return how many times code was compiled anew."""
-    return sum(each.count for each in did.recompilations)
+    return sum(recompilation.count for recompilation in compilation.recompilations)
 
 
-def _build_decisions(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
+def _build_decisions(compilations: Sequence[tuple[str, Compilation]]) -> list[Block]:
     """Return each decision once, with the hosts where they differ."""
-    made: list[Block] = []
+    blocks: list[Block] = []
     for name, text, tone in (
         ("Compiler", describe_decision, _decision_tone),
         ("Autocast", describe_autocast, _autocast_tone),
     ):
-        if name == "Autocast" and all(did.autocast == "off" for _, did in found):
+        if name == "Autocast" and all(compilation.autocast == "off" for _, compilation in compilations):
             continue
         by_text: dict[str, list[str]] = {}
-        for host, did in found:
-            by_text.setdefault(text(did), []).append(host)
-        for said, hosts in by_text.items():
-            where = "" if len(by_text) == 1 else f"{', '.join(hosts)}: "
-            did = next(did for _, did in found if text(did) == said)
-            made.append(Words(name=name, text=where + said, tone=tone(did)))
-    return made
+        for host, compilation in compilations:
+            by_text.setdefault(text(compilation), []).append(host)
+        for decision, hosts in by_text.items():
+            host_names = "" if len(by_text) == 1 else f"{', '.join(hosts)}: "
+            compilation = next(compilation for _, compilation in compilations if text(compilation) == decision)
+            blocks.append(Words(name=name, text=host_names + decision, tone=tone(compilation)))
+    return blocks
 
 
-def _decision_tone(did: Compilation) -> Tone:
-    if did.compile == "off":
+def _decision_tone(compilation: Compilation) -> Tone:
+    if compilation.compile == "off":
         return "plain"
-    return {"compiled": "good", "eager": "plain"}.get(did.state, "warn")  # type: ignore[return-value]
+    return {"compiled": "good", "eager": "plain"}.get(compilation.state, "warn")  # type: ignore[return-value]
 
 
-def _autocast_tone(did: Compilation) -> Tone:
-    return {"bf16": "good", "off": "plain"}.get(did.autocast_state, "warn")  # type: ignore[return-value]
+def _autocast_tone(compilation: Compilation) -> Tone:
+    return {"bf16": "good", "off": "plain"}.get(compilation.autocast_state, "warn")  # type: ignore[return-value]
 
 
-def _build_hosts_table(found: Sequence[tuple[str, Compilation]]) -> Table:
+def _build_hosts_table(compilations: Sequence[tuple[str, Compilation]]) -> Table:
     """Return the counts of each host, without columns that no host has."""
     columns: tuple[tuple[Column, Quantity], ...] = (
         (Column(name="rank", formula="The host's lowest rank that reported."), lambda did: did.rank),
@@ -111,10 +115,10 @@ def _build_hosts_table(found: Sequence[tuple[str, Compilation]]) -> Table:
         (Column(name="recompilations"), count_recompilations),
         (Column(name="cache hits"), lambda did: did.cache_hits),
     )
-    return _build_host_table("compiler-hosts", "What was compiled", columns, found)
+    return _build_host_table("compiler-hosts", "What was compiled", columns, compilations)
 
 
-def _build_times_table(found: Sequence[tuple[str, Compilation]]) -> Table:
+def _build_times_table(compilations: Sequence[tuple[str, Compilation]]) -> Table:
     columns: tuple[tuple[Column, Quantity], ...] = (
         (Column(name="compiling", unit="s"), lambda did: did.compile_s),
         (Column(name="steps"), lambda did: did.steps),
@@ -124,36 +128,42 @@ def _build_times_table(found: Sequence[tuple[str, Compilation]]) -> Table:
             lambda did: did.break_even_step or "not reached, or not known",
         ),
     )
-    return _build_host_table("compiler-times", "Times", columns, found)
+    return _build_host_table("compiler-times", "Times", columns, compilations)
 
 
 def _build_host_table(
     name: str,
     title: str,
     columns: Sequence[tuple[Column, Quantity]],
-    found: Sequence[tuple[str, Compilation]],
+    compilations: Sequence[tuple[str, Compilation]],
 ) -> Table:
-    kept = [(column, of) for column, of in columns if any(of(did) is not None for _, did in found)]
+    known_columns = [
+        (column, quantity)
+        for column, quantity in columns
+        if any(quantity(compilation) is not None for _, compilation in compilations)
+    ]
     return Table(
         id=name,
         title=title,
-        columns=(Column(name="host"), *(column for column, _ in kept)),
-        rows=tuple((host, *(of(did) for _, of in kept)) for host, did in found),
+        columns=(Column(name="host"), *(column for column, _ in known_columns)),
+        rows=tuple(
+            (host, *(quantity(compilation) for _, quantity in known_columns)) for host, compilation in compilations
+        ),
     )
 
 
-def _list_trials(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[str, str, Trial]]:
-    for host, did in found:
-        for what, trial in (("compiled", did.trial), ("bfloat16", did.autocast_trial)):
+def _list_trials(compilations: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[str, str, Trial]]:
+    for host, compilation in compilations:
+        for candidate, trial in (("compiled", compilation.trial), ("bfloat16", compilation.autocast_trial)):
             if trial is not None:
-                yield host, what, trial
+                yield host, candidate, trial
 
 
 def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             host,
-            what,
+            candidate,
             trial.pairs,
             trial.eager_step_ms,
             trial.candidate_step_ms,
@@ -161,7 +171,7 @@ def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
             "yes" if trial.kept else "no",
             trial.cost_s,
         )
-        for host, what, trial in trials
+        for host, candidate, trial in trials
     )
     return Table(
         id="compiler-trials",
@@ -180,10 +190,10 @@ def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
     )
 
 
-def _list_recompilations(found: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[Cell, ...]]:
-    for host, did in found:
-        for each in did.recompilations:
-            yield host, each.function, each.reason, each.count
+def _list_recompilations(compilations: Iterable[tuple[str, Compilation]]) -> Iterable[tuple[Cell, ...]]:
+    for host, compilation in compilations:
+        for recompilation in compilation.recompilations:
+            yield host, recompilation.function, recompilation.reason, recompilation.count
 
 
 def _build_recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
@@ -202,13 +212,13 @@ def _build_recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     )
 
 
-def _list_folders(found: Sequence[tuple[str, Compilation]]) -> list[Block]:
+def _list_folders(compilations: Sequence[tuple[str, Compilation]]) -> list[Block]:
     """Return where the compiled code is kept for the next job, and what the compiler wrote for debugging."""
-    made: list[Block] = []
+    blocks: list[Block] = []
     for name, folders in (
-        ("Compiled code is kept in", {did.cache for _, did in found if did.cache}),
-        ("The compiler's own files are in", {did.dump for _, did in found if did.dump}),
+        ("Compiled code is kept in", {compilation.cache for _, compilation in compilations if compilation.cache}),
+        ("The compiler's own files are in", {compilation.dump for _, compilation in compilations if compilation.dump}),
     ):
         if folders:
-            made.append(Words(name=name, text=", ".join(sorted(folders))))
-    return made
+            blocks.append(Words(name=name, text=", ".join(sorted(folders))))
+    return blocks

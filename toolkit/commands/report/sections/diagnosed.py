@@ -25,7 +25,10 @@ MOST_ATTEMPTS = 8
 def read_live_findings(job: JobData) -> tuple[Finding, ...]:
     """Return what the monitors of *job* found while it ran, by time."""
     return tuple(
-        sorted((each for host in job.hosts for each in _read_host_findings(host)), key=lambda each: each.start_s)
+        sorted(
+            (finding for host in job.hosts for finding in _read_host_findings(host)),
+            key=lambda finding: finding.start_s,
+        )
     )
 
 
@@ -34,21 +37,28 @@ def diagnose_job(job: JobData) -> tuple[Finding, ...]:
     measured = [host for host in job.hosts if host.is_measured or files_of(host.output)]
     if not measured:
         return ()
-    found = read_live_findings(job)
-    return tuple(merge(apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), found), found))
+    live_findings = read_live_findings(job)
+    return tuple(
+        merge(
+            apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), live_findings), live_findings
+        )
+    )
 
 
 def apply_rules(
-    job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration], found: Sequence[Finding] = ()
+    job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration], live_findings: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """Return what *rules* find in the files of *hosts*, each attempt by itself; *found*: what the monitors did."""
-    seen: list[Finding] = []
+    """Return the findings of *rules* in the files of *hosts*, each attempt by itself. *live_findings*: those of the
+    monitors."""
+    all_findings: list[Finding] = []
     for attempt in _list_attempts(job)[-MOST_ATTEMPTS:]:
-        live_then = (each for each in found if each.attempt == attempt.number)
+        live_then = (finding for finding in live_findings if finding.attempt == attempt.number)
         compared = dict(filter(None, map(slow_rank.pair, live_then)))
         evidence = [_read_evidence(job, host, attempt, compared) for host in hosts]
-        seen += [msgspec.structs.replace(each, attempt=attempt.number) for each in diagnose(evidence, rules)]
-    return seen
+        all_findings += [
+            msgspec.structs.replace(finding, attempt=attempt.number) for finding in diagnose(evidence, rules)
+        ]
+    return all_findings
 
 
 class _Attempt(Record, frozen=True, kw_only=True):
@@ -62,11 +72,11 @@ class _Attempt(Record, frozen=True, kw_only=True):
 
 def _list_attempts(job: JobData) -> list[_Attempt]:
     """Return the attempts of *job*. Each but the last ended with its failure; the next began then, or later."""
-    restarts = sorted((each for each in job.restarts if each.failed_ns), key=lambda each: each.attempt)
+    restarts = sorted((restart for restart in job.restarts if restart.failed_ns), key=lambda restart: restart.attempt)
     if not restarts:
         return [_Attempt()]
-    ends_s = [each.failed_ns / 1e9 for each in restarts]
-    numbers = [restarts[0].attempt - 1, *(each.attempt for each in restarts)]
+    ends_s = [restart.failed_ns / 1e9 for restart in restarts]
+    numbers = [restarts[0].attempt - 1, *(restart.attempt for restart in restarts)]
     starts_s = [job.start_s, *ends_s]
     return [
         _Attempt(number=number, start_s=start_s, end_s=end_s, alone=False)
@@ -82,7 +92,11 @@ def _read_host_findings(host: HostData) -> tuple[Finding, ...]:
 
 
 def _read_evidence(job: JobData, host: HostData, attempt: _Attempt, compared: Mapping[int, int]) -> Evidence:
-    began = min((each.started_ns for each in host.outcome.exits if each.started_ns), default=0) if host.outcome else 0
+    began = (
+        min((process.started_ns for process in host.outcome.exits if process.started_ns), default=0)
+        if host.outcome
+        else 0
+    )
     is_last = attempt.end_s is None
     evidence = files.read(
         host.monitor,
@@ -102,8 +116,8 @@ def _read_rules(path: Path) -> tuple[Configuration, ...]:
     """Return the rules that the job asked for, as monitor.json keeps them; else those that need no choice."""
     raw: Any = None
     try:
-        told = msgspec.json.decode(read_document(path))
-        raw = told.get("rules") if isinstance(told, dict) else None
+        document = msgspec.json.decode(read_document(path))
+        raw = document.get("rules") if isinstance(document, dict) else None
         return configuration.read(raw or None, str(path)).configurations
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError, RecursionError):
         return configuration.read(None, str(path)).configurations

@@ -35,25 +35,25 @@ def find_pairs(material: Material) -> list[TracePair]:
 def build_blocks(material: Material, number: int, finding: Finding) -> list[Block]:
     """Return the evidence of *finding*, the page's *number*th: a table, or why there is none. Nothing if *finding* is
     not about a slow rank."""
-    asked = slow_rank.pair(finding)
-    if asked is None:
+    ranks = slow_rank.pair(finding)
+    if ranks is None:
         return []
-    slow, healthy = asked
+    slow, healthy = ranks
     pair = _find_pair(material, finding)
     if pair is not None and (traces := pair.of(slow, finding.host)) is not None:
-        one, other, other_rank = traces
+        slow_trace, other_trace, other_rank = traces
         table = compared.build_difference_table(
-            f"finding-{number}-difference", pair.window, one, other, slow, other_rank
+            f"finding-{number}-difference", pair.window, slow_trace, other_trace, slow, other_rank
         )
         if other_rank == healthy:
             return [table]
         return [Words(name="Evidence", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
-    anyway = {trace.rank: trace for trace in material.traced.traces}
-    if slow in anyway and healthy in anyway:
-        one, other = anyway[slow], anyway[healthy]
+    traces_by_rank = {trace.rank: trace for trace in material.traced.traces}
+    if slow in traces_by_rank and healthy in traces_by_rank:
+        slow_trace, other_trace = traces_by_rank[slow], traces_by_rank[healthy]
         return [
             compared.build_difference_table(
-                f"finding-{number}-difference", material.traced.window, one, other, slow, healthy
+                f"finding-{number}-difference", material.traced.window, slow_trace, other_trace, slow, healthy
             )
         ]
     return [Words(name="Evidence", text=_explain_absence(material, finding, slow, healthy))]

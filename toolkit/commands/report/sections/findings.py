@@ -16,32 +16,32 @@ def build_blocks(material: Material) -> list[Block]:
     findings = fold(material.findings)
     if not findings:
         return [Words(text=NONE if material.samples or material.steps else material.why_unmeasured)]
-    made: list[Block] = []
-    for number, each in enumerate(findings, 1):
-        finding = each.finding
+    blocks: list[Block] = []
+    for number, fold in enumerate(findings, 1):
+        finding = fold.finding
         # Neighbouring words are one card: those of a finding stand together, its table ends it.
-        made.append(_describe_finding(material, each))
+        blocks.append(_describe_finding(material, fold))
         if finding.refuted_by:
-            made.append(Words(name="Refuted by", text=material.job.mask(finding.refuted_by)))
-        notes = (ONE_OF_SEVERAL.format(host=finding.host) if each.others else "", material.job.mask(finding.note))
+            blocks.append(Words(name="Refuted by", text=material.job.mask(finding.refuted_by)))
+        notes = (ONE_OF_SEVERAL.format(host=finding.host) if fold.others else "", material.job.mask(finding.note))
         if any(notes):
-            made.append(Words(name="Note", text=" ".join(filter(None, notes))))
+            blocks.append(Words(name="Note", text=" ".join(filter(None, notes))))
         if finding.numbers:
-            made.append(_build_numbers_table(number, each))
-        made += evidence.build_blocks(material, number, finding)
-    return made
+            blocks.append(_build_numbers_table(number, fold))
+        blocks += evidence.build_blocks(material, number, finding)
+    return blocks
 
 
-def label_finding(each: FoldedFinding, *, restarted: bool = False) -> str:
+def label_finding(fold: FoldedFinding, *, restarted: bool = False) -> str:
     """Return "CPUBottleneck (cpu, host algo-1)", "DataWait (loader, hosts algo-1, algo-2)".
 
     The attempt stands with it if the job was *restarted*.
     """
-    finding = each.finding
+    finding = fold.finding
     rank = "" if finding.rank is None else f"rank {finding.rank}"
     attempt = f"attempt {finding.attempt}" if restarted or finding.attempt else ""
-    where = ", ".join(filter(None, (finding.subject, rank, each.hosts, attempt)))
-    return f"{finding.rule} ({where})" if where else finding.rule
+    details = ", ".join(filter(None, (finding.subject, rank, fold.hosts, attempt)))
+    return f"{finding.rule} ({details})" if details else finding.rule
 
 
 def choose_tone(finding: Finding) -> Tone:
@@ -49,35 +49,35 @@ def choose_tone(finding: Finding) -> Tone:
     return {"record": "plain", "warn": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
 
 
-def _describe_finding(material: Material, each: FoldedFinding) -> Words:
-    finding, start_s = each.finding, material.start_s
+def _describe_finding(material: Material, fold: FoldedFinding) -> Words:
+    finding, start_s = fold.finding, material.start_s
     window = f"from {format_utc(finding.start_s)}, for {format_duration(finding.end_s - finding.start_s)}"
     if start_s is not None and finding.start_s >= start_s:
         window += f" ({format_duration(finding.start_s - start_s)} after the start)"
-    seen = "; found while the job ran" if any(one.live for one in each.all) else ""
+    live_note = "; found while the job ran" if any(folded_finding.live for folded_finding in fold.all) else ""
     return Words(
-        name=label_finding(each, restarted=bool(material.job.restarts)),
-        text=f"{material.job.mask(finding.text)} (Window: {window}{seen}.)",
+        name=label_finding(fold, restarted=bool(material.job.restarts)),
+        text=f"{material.job.mask(finding.text)} (Window: {window}{live_note}.)",
         tone=choose_tone(finding),
         advice=finding.change,
     )
 
 
-def _build_numbers_table(number: int, each: FoldedFinding) -> Table:
-    finding = each.finding
-    limited = any(one.limit is not None for one in finding.numbers)
-    ends = ("least", "greatest") if each.others else ()
+def _build_numbers_table(number: int, fold: FoldedFinding) -> Table:
+    finding = fold.finding
+    limited = any(number.limit is not None for number in finding.numbers)
+    ends = ("least", "greatest") if fold.others else ()
     names = ("number", "value", *ends, "unit", *(("limit",) if limited else ()), "how it was made")
     return Table(
         id=f"finding-{number}",
         title=f"Numbers of {finding.rule}",
         columns=tuple(Column(name=name) for name in names),
-        rows=tuple(_build_row(each, one, limited) for one in finding.numbers),
-        note=f"Value: of {finding.host}. Least and greatest: of {each.hosts}." if each.others else "",
+        rows=tuple(_build_row(fold, one, limited) for one in finding.numbers),
+        note=f"Value: of {finding.host}. Least and greatest: of {fold.hosts}." if fold.others else "",
     )
 
 
-def _build_row(each: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
-    values = each.of_all(number)
-    ends = (min(values), max(values)) if each.others else ()
+def _build_row(fold: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
+    values = fold.of_all(number)
+    ends = (min(values), max(values)) if fold.others else ()
     return number.name, number.value, *ends, number.unit, *((number.limit,) if limited else ()), number.formula

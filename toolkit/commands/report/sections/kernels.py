@@ -23,45 +23,45 @@ MICRO = 1e6
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
-    shown = {id(pair) for pair in evidence.find_pairs(material)}  # Those of a finding stand there.
-    rest = tuple(pair for pair in material.traced.pairs if id(pair) not in shown)
-    counted = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
-    return build_trace_blocks(msgspec.structs.replace(material.traced, pairs=rest), counted)
+    shown_ids = {id(pair) for pair in evidence.find_pairs(material)}  # Those of a finding stand there.
+    other_pairs = tuple(pair for pair in material.traced.pairs if id(pair) not in shown_ids)
+    step_counts = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
+    return build_trace_blocks(msgspec.structs.replace(material.traced, pairs=other_pairs), step_counts)
 
 
-def build_trace_blocks(traced: TracedJob, counted: Mapping[int, int] | None = None) -> list[Block]:
-    """Return the blocks of *traced*. The tables by name are of the first rank. *counted*: the monitor's count of each
-    rank's steps."""
-    made: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
+def build_trace_blocks(traced: TracedJob, step_counts: Mapping[int, int] | None = None) -> list[Block]:
+    """Return the blocks of *traced*. The tables by name are of the first rank. *step_counts*: how many steps of each
+    rank the monitor counted."""
+    blocks: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
     all_figures = [compute_figures(trace) for trace in traced.traces]
-    ran = [each for each in all_figures if each.operators]
+    ran = [trace_figures for trace_figures in all_figures if trace_figures.operators]
     if not ran:
-        return [*made, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
+        return [*blocks, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
     first = ran[0]
-    made.append(Words(text=_describe_sample(traced, ran, counted or {}), name="Sampled"))
-    found = compare_ranks(traced.traces)
-    made += _describe_straggler(found)
-    made += _build_activity(ran)
-    made.append(_build_utilisation_chart(ran))
-    made += [_build_table_by_time(first), _build_table_by_calls(first), *_list_full_names(first)]
-    made += _build_precision(first)
-    made += _build_step_histogram(first)
-    made += _build_annotations(first)
-    if len(found.ranks) > 1:
-        made.append(_build_rank_table(found))
-    return made + [compared.compare_pair(pair) for pair in traced.pairs]
+    blocks.append(Words(text=_describe_sample(traced, ran, step_counts or {}), name="Sampled"))
+    ranks = compare_ranks(traced.traces)
+    blocks += _describe_straggler(ranks)
+    blocks += _build_activity(ran)
+    blocks.append(_build_utilisation_chart(ran))
+    blocks += [_build_table_by_time(first), _build_table_by_calls(first), *_list_full_names(first)]
+    blocks += _build_precision(first)
+    blocks += _build_step_histogram(first)
+    blocks += _build_annotations(first)
+    if len(ranks.ranks) > 1:
+        blocks.append(_build_rank_table(ranks))
+    return blocks + [compared.compare_pair(pair) for pair in traced.pairs]
 
 
-def _describe_sample(traced: TracedJob, ran: Sequence[TraceFigures], counted: Mapping[int, int]) -> str:
+def _describe_sample(traced: TracedJob, ran: Sequence[TraceFigures], step_counts: Mapping[int, int]) -> str:
     """Say which share of the run the tables stand for."""
     first = ran[0]
     text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
     text += f", {format_duration(first.span_s)} with {count_words(len(first.steps), 'step')}"
     text += f" (window {traced.window})." if traced.window not in ("", ".") else "."
-    listing = next((each for each in traced.listings if each.rank == first.rank), None)
+    listing = next((rank_listing for rank_listing in traced.listings if rank_listing.rank == first.rank), None)
     if listing is not None and listing.steps_run:
         # A rank that a signal ended could not write how many there were: the monitor has counted them, too.
-        steps = max(listing.steps_run, counted.get(listing.rank, 0))
+        steps = max(listing.steps_run, step_counts.get(listing.rank, 0))
         share = listing.steps_traced / steps
         text += f" {listing.steps_traced:,} of {steps:,} steps of the run were traced: {share:.2%}."
     if traced.ranks > len(traced.traces):
@@ -75,7 +75,7 @@ def _operator_noun(ran: TraceFigures) -> str:
 
 def _build_activity(ran: Sequence[TraceFigures]) -> list[Block]:
     """Return the split of the GPUs' time, mean of the ranks."""
-    activities = [each.activity for each in ran if each.activity is not None]
+    activities = [rank.activity for rank in ran if rank.activity is not None]
     if not activities:
         return []
     names = {
@@ -87,7 +87,7 @@ def _build_activity(ran: Sequence[TraceFigures]) -> list[Block]:
     }
 
     def mean(field: str) -> float:
-        return sum(float(getattr(each, field)) for each in activities) / len(activities)
+        return sum(float(getattr(activity, field)) for activity in activities) / len(activities)
 
     parts = tuple(
         Part(name=name, value=mean(field) * MILLI, formula=formula) for field, (name, formula) in names.items()
@@ -101,16 +101,16 @@ def _build_activity(ran: Sequence[TraceFigures]) -> list[Block]:
 def _build_utilisation_chart(ran: Sequence[TraceFigures]) -> Chart:
     noun = _operator_noun(ran[0])
     lines = []
-    for each in ran:
-        width = each.span_s * MILLI / len(each.utilisation) if each.utilisation else 0.0
-        x = tuple(number * width for number in range(len(each.utilisation)))
-        mean = tuple(100 * share for share in each.utilisation)
-        lines.append(Line(name=f"rank {each.rank or 0}", x=x, mean=mean, source=each.source))
-    what = "GPU" if noun == "kernel" else "CPU operators"
-    active = ", ".join(f"rank {each.rank or 0} {each.active_share:.0%}" for each in ran)
+    for rank in ran:
+        width = rank.span_s * MILLI / len(rank.utilisation) if rank.utilisation else 0.0
+        x = tuple(number * width for number in range(len(rank.utilisation)))
+        mean = tuple(100 * share for share in rank.utilisation)
+        lines.append(Line(name=f"rank {rank.rank or 0}", x=x, mean=mean, source=rank.source))
+    device = "GPU" if noun == "kernel" else "CPU operators"
+    active = ", ".join(f"rank {rank.rank or 0} {rank.active_share:.0%}" for rank in ran)
     return Chart(
         id="device-active",
-        title=f"{what} active during the window: {active}",
+        title=f"{device} active during the window: {active}",
         x=Axis(name="time in the window", unit="ms"),
         y=Axis(name="active", unit="percent", low=0, high=100),
         lines=tuple(lines),
@@ -135,15 +135,15 @@ def _build_table_by_time(ran: TraceFigures) -> Table:
     if ran.on == "gpu":
         columns.append(Column(name="precision (a guess)", formula="by patterns in the kernel's name"))
     rows: list[tuple[Cell, ...]] = []
-    for each in ran.operators[:TOP]:
-        times = (100 * each.share, each.total_s * MILLI, each.calls / (steps or 1))
-        row = (shorten_name(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
-        rows.append((*row, each.precision) if ran.on == "gpu" else row)
-    whole = sum(each.total_s for each in ran.operators) * MILLI
+    for operator in ran.operators[:TOP]:
+        times = (100 * operator.share, operator.total_s * MILLI, operator.calls / (steps or 1))
+        row = (shorten_name(operator.name), *times, operator.mean_s * MICRO, operator.most_s * MICRO)
+        rows.append((*row, operator.precision) if ran.on == "gpu" else row)
+    whole_ms = sum(operator.total_s for operator in ran.operators) * MILLI
     total: tuple[Cell, ...] = (
         f"all {len(ran.operators)} {noun}s",
         100.0,
-        whole,
+        whole_ms,
         ran.launches / (steps or 1),
         None,
         None,
@@ -159,7 +159,7 @@ def _build_table_by_time(ran: TraceFigures) -> Table:
 
 
 def _describe_communication(operators: Sequence[Operator]) -> str:
-    share = sum(each.share for each in operators if each.communicates)
+    share = sum(operator.share for operator in operators if operator.communicates)
     return f"{share:.0%} of this time is communication, with the wait for other ranks in it." if share else ""
 
 
@@ -180,7 +180,8 @@ def _build_table_by_calls(ran: TraceFigures) -> Table:
             Column(name="mean", unit="µs", formula=f"time / {calls}"),
         ),
         rows=tuple(
-            (shorten_name(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most
+            (shorten_name(operator.name), operator.calls, 100 * operator.calls / ran.launches, operator.mean_s * MICRO)
+            for operator in most
         ),
         note=note,
     )
@@ -189,9 +190,11 @@ def _build_table_by_calls(ran: TraceFigures) -> Table:
 def _list_full_names(ran: TraceFigures) -> list[Block]:
     """Return the whole names of kernels that the tables cut, and C++'s arguments with them."""
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
-    shown = dict.fromkeys([*ran.operators[:TOP], *most])
+    shown_operators = dict.fromkeys([*ran.operators[:TOP], *most])
     lines = tuple(
-        each.full_name or each.name for each in shown if shorten_name(each.name) != (each.full_name or each.name)
+        operator.full_name or operator.name
+        for operator in shown_operators
+        if shorten_name(operator.name) != (operator.full_name or operator.name)
     )
     return [Lines(id="full-names", title="Whole names", lines=lines)] if lines else []
 
@@ -199,11 +202,11 @@ def _list_full_names(ran: TraceFigures) -> list[Block]:
 def _build_precision(ran: TraceFigures) -> list[Block]:
     if not ran.precisions:
         return []
-    whole = sum(each.total_s for each in ran.operators) * MILLI
-    parts = tuple(Part(name=name, value=share * whole) for name, share in ran.precisions)
+    whole_ms = sum(operator.total_s for operator in ran.operators) * MILLI
+    parts = tuple(Part(name=name, value=share * whole_ms) for name, share in ran.precisions)
     note = "A guess: by patterns in the kernels' names, which are not documented."
     title = "Kernel time by precision (a guess)"
-    return [Shares(id="kernel-precision", title=title, unit="ms", parts=parts, total=whole, note=note)]
+    return [Shares(id="kernel-precision", title=title, unit="ms", parts=parts, total=whole_ms, note=note)]
 
 
 def _build_step_histogram(ran: TraceFigures) -> list[Block]:
@@ -216,26 +219,28 @@ def _build_step_histogram(ran: TraceFigures) -> list[Block]:
 
 
 def _build_annotations(ran: TraceFigures) -> list[Block]:
-    several = ran.annotations[:MOST_ANNOTATIONS]
-    if not several:
+    longest = ran.annotations[:MOST_ANNOTATIONS]
+    if not longest:
         return []
     rows = tuple(
         (
-            shorten_name(each.name),
-            len(each.durations_s),
-            each.total_s * MILLI,
-            each.durations_s[0] * MILLI,
-            each.durations_s[len(each.durations_s) // 2] * MILLI,
-            each.durations_s[-1] * MILLI,
+            shorten_name(annotation.name),
+            len(annotation.durations_s),
+            annotation.total_s * MILLI,
+            annotation.durations_s[0] * MILLI,
+            annotation.durations_s[len(annotation.durations_s) // 2] * MILLI,
+            annotation.durations_s[-1] * MILLI,
         )
-        for each in several
+        for annotation in longest
     )
     names = (("annotation", ""), ("times", ""), *((name, "ms") for name in ("total", "shortest", "median", "longest")))
     columns = tuple(Column(name=name, unit=unit) for name, unit in names)
-    title = f"Annotations: {len(several)} of {len(ran.annotations)}, the longest first"
-    made: list[Block] = [Table(id="annotations", title=title, columns=columns, rows=rows)]
-    often = [each for each in several if len(each.durations_s) > 4]
-    return made + [_build_annotation_chart(number, each) for number, each in enumerate(often[:MOST_CHARTS])]
+    title = f"Annotations: {len(longest)} of {len(ran.annotations)}, the longest first"
+    blocks: list[Block] = [Table(id="annotations", title=title, columns=columns, rows=rows)]
+    often = [annotation for annotation in longest if len(annotation.durations_s) > 4]
+    return blocks + [
+        _build_annotation_chart(number, annotation) for number, annotation in enumerate(often[:MOST_CHARTS])
+    ]
 
 
 def _build_annotation_chart(number: int, annotation: AnnotationTimes) -> Chart:
@@ -243,17 +248,17 @@ def _build_annotation_chart(number: int, annotation: AnnotationTimes) -> Chart:
     return _build_histogram(f"annotation-{number}", title, {annotation.name: annotation.durations_s}, "times")
 
 
-def _build_histogram(name: str, title: str, of: Mapping[str, Sequence[float]], count: str) -> Chart:
+def _build_histogram(name: str, title: str, groups: Mapping[str, Sequence[float]], count: str) -> Chart:
     """Return bars: how many of the durations lie in each of BINS equal parts of their range."""
-    of = {label: [each * MILLI for each in durations] for label, durations in of.items()}
-    least, most = min(map(min, of.values())), max(map(max, of.values()))
+    groups = {label: [duration_ms * MILLI for duration_ms in durations] for label, durations in groups.items()}
+    least, most = min(map(min, groups.values())), max(map(max, groups.values()))
     width = (most - least) / BINS or max(most, 1e-9) / BINS
     x = tuple(least + width * number for number in range(BINS))
     lines = []
-    for label, durations in of.items():
+    for label, durations in groups.items():
         counts = [0.0] * BINS
-        for each in durations:
-            counts[min(int((each - least) / width), BINS - 1)] += 1
+        for duration_ms in durations:
+            counts[min(int((duration_ms - least) / width), BINS - 1)] += 1
         lines.append(Line(name=label, x=x, mean=tuple(counts)))
     return Chart(
         id=name,
@@ -266,38 +271,38 @@ def _build_histogram(name: str, title: str, of: Mapping[str, Sequence[float]], c
     )
 
 
-def _describe_straggler(found: RankComparison) -> list[Block]:
+def _describe_straggler(ranks: RankComparison) -> list[Block]:
     """Say which rank the others wait for; nothing of a single rank."""
     clocks = (
-        "" if found.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
+        "" if ranks.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
     )
-    if len(found.ranks) < 2 or not found.collectives:
+    if len(ranks.ranks) < 2 or not ranks.collectives:
         return []
-    if found.straggler is not None:
-        rank = next(each for each in found.ranks if each.rank == found.straggler)
-        waits = max(found.ranks, key=lambda each: each.waited_s)
+    if ranks.straggler is not None:
+        rank = next(rank_times for rank_times in ranks.ranks if rank_times.rank == ranks.straggler)
+        waits = max(ranks.ranks, key=lambda rank_times: rank_times.waited_s)
         text = (
-            f"The others wait for rank {found.straggler}: it came last to {rank.last} of {len(found.collectives)} "
+            f"The others wait for rank {ranks.straggler}: it came last to {rank.last} of {len(ranks.collectives)} "
             f"collectives, and rank {waits.rank} waited {format_duration(waits.waited_s)} in them.{clocks}"
         )
         advice = "Compare its operators with those of a rank that waits: the time outside of operators is Python's."
         return [Words(text=text, name="Straggler", tone="warn", advice=advice)]
-    text = f"No rank is late: {count_words(len(found.collectives), 'collective')} were compared.{clocks}"
+    text = f"No rank is late: {count_words(len(ranks.collectives), 'collective')} were compared.{clocks}"
     return [Words(text=text, name="Straggler", tone="good")]
 
 
-def _build_rank_table(found: RankComparison) -> Table:
+def _build_rank_table(ranks: RankComparison) -> Table:
     rows = tuple(
         (
-            each.rank,
-            None if each.step_s is None else each.step_s * MILLI,
-            each.computation_s * MILLI,
-            each.communication_s * MILLI,
-            (each.communication_s - each.overlapped_s) * MILLI,
-            each.waited_s * MILLI,
-            each.last,
+            rank_times.rank,
+            None if rank_times.step_s is None else rank_times.step_s * MILLI,
+            rank_times.computation_s * MILLI,
+            rank_times.communication_s * MILLI,
+            (rank_times.communication_s - rank_times.overlapped_s) * MILLI,
+            rank_times.waited_s * MILLI,
+            rank_times.last,
         )
-        for each in found.ranks
+        for rank_times in ranks.ranks
     )
     columns = (
         Column(name="rank"),

@@ -23,29 +23,31 @@ _GPU = re.compile(r"gpu/(\d+)/used_percent")
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "last-minutes"."""
     job = material.job
-    made: list[Block] = []
+    blocks: list[Block] = []
     window = choose_window(material)
     if job.status in ("failed", "stopped", "unfinished"):
         who = name_culprit(job)
         cause = first_line(describe_cause(job))
-        made.append(Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone=TONES[job.status]))
+        blocks.append(
+            Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone=TONES[job.status])
+        )
     if window is not None:
-        made.append(
+        blocks.append(
             Words(
                 name="Window",
                 text=f"{format_utc(window[0])} to {format_utc(window[1])}, {format_duration(window[1] - window[0])}",
             )
         )
         if material.samples or material.steps:
-            made += _warn_of_memory(material, window)
-            made += _build_charts(material, window)
+            blocks += _warn_of_memory(material, window)
+            blocks += _build_charts(material, window)
         else:
-            made.append(Words(text=material.why_unmeasured))
+            blocks.append(Words(text=material.why_unmeasured))
     first = material.blamed or next(iter(job.hosts), None)
     lines = material.log_of(first, LOG_LINES) if first else ()
     if first is not None and lines:
-        made.append(Lines(id="last-lines", title=f"The last lines of {first.name}", lines=lines))
-    return made or [Words(text="When the job ended is not known: it left no outcome, metric or sample.")]
+        blocks.append(Lines(id="last-lines", title=f"The last lines of {first.name}", lines=lines))
+    return blocks or [Words(text="When the job ended is not known: it left no outcome, metric or sample.")]
 
 
 def choose_window(material: Material) -> Window | None:
@@ -59,7 +61,7 @@ def choose_window(material: Material) -> Window | None:
 
 def _warn_of_memory(material: Material, window: Window) -> list[Block]:
     """Say in words how near to its limit the memory of each host came."""
-    made: list[Block] = []
+    blocks: list[Block] = []
     for host, samples in material.samples.items():
         used = build_line(samples, "memory/container/used_bytes", host, window, points=None)
         limit = build_line(samples, "memory/container/limit_bytes", host, window, points=None)
@@ -69,31 +71,31 @@ def _warn_of_memory(material: Material, window: Window) -> list[Block]:
         least = min(value for value in limit.mean if value == value)
         if least > 0 and top / least >= 0.9:
             text = f"Host {host} used {format_size(top)} of its {format_size(least)} of memory ({top / least:.0%})."
-            made.append(Words(name="Memory", text=text, tone="warn"))
-    return made
+            blocks.append(Words(name="Memory", text=text, tone="warn"))
+    return blocks
 
 
 def _build_charts(material: Material, window: Window) -> list[Chart]:
-    found = _mark_failure(material)
-    each = list(material.samples.items())
+    marks = _mark_failure(material)
+    hosts = list(material.samples.items())
     memory: list[Line | None] = []
-    for host, samples in each[:MOST_LINES]:
+    for host, samples in hosts[:MOST_LINES]:
         memory.append(_build_raw_line(samples, "memory/container/used_bytes", f"{host} used", host, window))
         memory.append(_build_raw_line(samples, "memory/container/limit_bytes", f"{host} limit", host, window))
     gpus = [
         _build_raw_line(samples, f"gpu/{gpu}/used_percent", f"{host} GPU {gpu}", host, window)
-        for host, samples in each
+        for host, samples in hosts
         for gpu in list_numbers(samples, _GPU)
     ]
-    cpu = [_build_raw_line(samples, "cpu/all/used_percent", host, host, window) for host, samples in each[:MOST_LINES]]
+    cpu = [_build_raw_line(samples, "cpu/all/used_percent", host, host, window) for host, samples in hosts[:MOST_LINES]]
     formula = "Every sample that was kept: raw values around the end, seconds before them."
     return [
         *build_chart(
-            "last-memory", "Memory against its limit", "bytes", memory, cursor=CURSOR, marks=found, formula=formula
+            "last-memory", "Memory against its limit", "bytes", memory, cursor=CURSOR, marks=marks, formula=formula
         ),
-        *build_chart("last-gpus", "GPUs", "percent", gpus[:MOST_LINES], cursor=CURSOR, marks=found, formula=formula),
-        *build_chart("last-cpu", "CPU", "percent", cpu, cursor=CURSOR, marks=found, formula=formula),
-        *_build_step_chart(material, window, found),
+        *build_chart("last-gpus", "GPUs", "percent", gpus[:MOST_LINES], cursor=CURSOR, marks=marks, formula=formula),
+        *build_chart("last-cpu", "CPU", "percent", cpu, cursor=CURSOR, marks=marks, formula=formula),
+        *_build_step_chart(material, window, marks),
     ]
 
 
@@ -101,15 +103,20 @@ def _build_raw_line(samples: "Samples", column: str, name: str, host: str, windo
     return build_line(samples, column, name, window, points=None, source=f"monitor/samples of host {host}, {column}")
 
 
-def _build_step_chart(material: Material, window: Window, found: tuple[Mark, ...]) -> list[Chart]:
+def _build_step_chart(material: Material, window: Window, marks: tuple[Mark, ...]) -> list[Chart]:
     lines = []
     for host, table in material.steps.items():
         inside = table.where((table.end_s >= window[0]) & (table.end_s <= window[1]))
         for rank in inside.ranks:
-            own = inside.of(rank)
+            rank_steps = inside.of(rank)
             source = f"monitor/steps of host {host}, rank {rank}"
             lines.append(
-                Line(name=f"rank {rank}", x=tuple(own.end_s.tolist()), mean=tuple(own.step_s.tolist()), source=source)
+                Line(
+                    name=f"rank {rank}",
+                    x=tuple(rank_steps.end_s.tolist()),
+                    mean=tuple(rank_steps.step_s.tolist()),
+                    source=source,
+                )
             )
     if not lines:
         return []
@@ -122,7 +129,7 @@ def _build_step_chart(material: Material, window: Window, found: tuple[Mark, ...
             x=TIME,
             y=axis,
             lines=tuple(lines[:MOST_LINES]),
-            marks=found,
+            marks=marks,
             cursor=CURSOR,
             style="points",
             formula=formula,

@@ -48,101 +48,103 @@ class JobTimes(Record, frozen=True, kw_only=True):
 
 
 def divide_time(
-    facts: JobTimes, hosts: Sequence[str], tables: "Mapping[str, StepTable]"
+    times: JobTimes, hosts: Sequence[str], tables: "Mapping[str, StepTable]"
 ) -> dict[str, dict[str, float]]:
     """Return for each of *hosts* the seconds of each of NAMES. What they lack of the job's time is unexplained."""
-    ranks = [(host, _RankTimes(facts, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
-    saved = _list_saved_times(facts, [rank for _, rank in ranks])
+    ranks = [(host, _RankTimes(times, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
+    saved = _list_saved_times(times, [rank for _, rank in ranks])
     for _, rank in ranks:
         rank.saved = saved
     _set_waits([rank for _, rank in ranks])
     divided = {}
     for host in hosts:
-        own = [rank.parts() for each, rank in ranks if each == host]
+        rank_parts = [rank.parts() for rank_host, rank in ranks if rank_host == host]
         divided[host] = (
-            {name: sum(parts[name] for parts in own) / len(own) for name in NAMES}
-            if own
-            else _divide_without_steps(facts, facts.ranks_began.get(host))
+            {name: sum(parts[name] for parts in rank_parts) / len(rank_parts) for name in NAMES}
+            if rank_parts
+            else _divide_without_steps(times, times.ranks_began.get(host))
         )
     return divided
 
 
-def _divide_without_steps(facts: JobTimes, began_s: float | None) -> dict[str, float]:
+def _divide_without_steps(times: JobTimes, began_s: float | None) -> dict[str, float]:
     parts = dict.fromkeys(NAMES, 0.0)
     if began_s is not None:
-        parts["start-up"] = _clip_s(facts, facts.start_s, began_s)
-    if facts.failed:
-        parts["idle"] = _clip_s(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
-    if facts.interrupted:
-        parts["start-up"] = _clip_s(facts, facts.start_s, facts.end_s if began_s is None else began_s)
-        parts["lost"] = _clip_s(facts, max((began_s or facts.end_s, *facts.saved)), facts.end_s)
+        parts["start-up"] = _clip_s(times, times.start_s, began_s)
+    if times.failed:
+        parts["idle"] = _clip_s(times, max(times.failures[-1], began_s or 0.0), times.end_s)
+    if times.interrupted:
+        parts["start-up"] = _clip_s(times, times.start_s, times.end_s if began_s is None else began_s)
+        parts["lost"] = _clip_s(times, max((began_s or times.end_s, *times.saved)), times.end_s)
     return parts
 
 
-def _clip_s(facts: JobTimes, start_s: float, end_s: float) -> float:
-    return max(min(end_s, facts.end_s) - max(start_s, facts.start_s), 0.0)
+def _clip_s(times: JobTimes, start_s: float, end_s: float) -> float:
+    return max(min(end_s, times.end_s) - max(start_s, times.start_s), 0.0)
 
 
 class _RankTimes:
     """The steps of one rank as arrays: begin, duration, and the parts of each, none of which overlap."""
 
-    def __init__(self, facts: JobTimes, table: "StepTable") -> None:
+    def __init__(self, times: JobTimes, table: "StepTable") -> None:
         np = numpy()
-        self._facts = facts
-        last_s = facts.failures[-1] if facts.failed else facts.end_s
-        inside = table.where((table.end_s > facts.start_s) & (table.end_s <= min(last_s, facts.end_s)))
+        self._facts = times
+        last_s = times.failures[-1] if times.failed else times.end_s
+        inside = table.where((table.end_s > times.start_s) & (table.end_s <= min(last_s, times.end_s)))
         self.end_s: Floats = inside.end_s
-        before = np.concatenate(([facts.start_s], self.end_s[:-1]))
+        previous_end_s = np.concatenate(([times.start_s], self.end_s[:-1]))
         begin = np.where(np.isnan(inside.step_s), self.end_s, self.end_s - inside.step_s)
-        self.begin_s: Floats = np.maximum(begin, before)
+        self.begin_s: Floats = np.maximum(begin, previous_end_s)
         self.step_s: Floats = self.end_s - self.begin_s
         self.attempt = (
-            np.searchsorted(np.asarray(facts.failures), self.end_s) if facts.failures else np.zeros(len(before), int)
+            np.searchsorted(np.asarray(times.failures), self.end_s)
+            if times.failures
+            else np.zeros(len(previous_end_s), int)
         )
         self.key = self.attempt.astype("i8") * (1 << 40) + inside.step
         parts = [inside.checkpoint_s, inside.data_s, inside.forward_s, inside.backward_s, inside.optimizer_s]
         self.is_divided: NDArray[bool_] = ~np.isnan(np.stack([inside.forward_s, inside.backward_s])).all(axis=0)
-        left = self.step_s
-        fitted = []
+        left_s = self.step_s
+        fitted_s = []
         for (
             part
         ) in parts:  # Measured by another clock reading than the step's end: none may be longer than what is left.
-            fitted.append(np.clip(np.nan_to_num(part), 0.0, left))
-            left = left - fitted[-1]
-        self.checkpoint_s, self.data_s, self.forward_s, self.backward_s, self.optimizer_s = fitted
+            fitted_s.append(np.clip(np.nan_to_num(part), 0.0, left_s))
+            left_s = left_s - fitted_s[-1]
+        self.checkpoint_s, self.data_s, self.forward_s, self.backward_s, self.optimizer_s = fitted_s
         self.wait_s: Floats = np.zeros(len(self.end_s))
         self.saved: tuple[float, ...] = ()
 
     def parts(self) -> dict[str, float]:
         """Return the seconds of each of NAMES."""
         np = numpy()
-        facts = self._facts
+        times = self._facts
         parts = dict.fromkeys(NAMES, 0.0)
         lost = np.zeros(len(self.end_s))
-        previous_s = facts.start_s
-        attempts = len(facts.failures) + (not facts.failed)
+        previous_s = times.start_s
+        attempts = len(times.failures) + (not times.failed)
         for attempt in range(attempts):
-            own = np.flatnonzero(self.attempt == attempt)
-            failed_s = facts.failures[attempt] if attempt < len(facts.failures) else None
+            steps = np.flatnonzero(self.attempt == attempt)
+            failed_s = times.failures[attempt] if attempt < len(times.failures) else None
             gap = "idle" if attempt else "start-up"
-            if not len(own):
+            if not len(steps):
                 if failed_s is not None:
-                    parts[gap] += _clip_s(facts, previous_s, failed_s)
+                    parts[gap] += _clip_s(times, previous_s, failed_s)
                     previous_s = failed_s
                 continue
-            parts[gap] += _clip_s(facts, previous_s, float(self.begin_s[own[0]]))
+            parts[gap] += _clip_s(times, previous_s, float(self.begin_s[steps[0]]))
             if failed_s is not None:
-                kept_s = max((at for at in self.saved if at <= failed_s), default=0.0)
-                lost[own] = np.clip(self.end_s[own] - np.maximum(self.begin_s[own], kept_s), 0.0, None)
-                parts["lost"] += _clip_s(facts, max(float(self.end_s[own[-1]]), kept_s), failed_s)
+                kept_s = max((saved_s for saved_s in self.saved if saved_s <= failed_s), default=0.0)
+                lost[steps] = np.clip(self.end_s[steps] - np.maximum(self.begin_s[steps], kept_s), 0.0, None)
+                parts["lost"] += _clip_s(times, max(float(self.end_s[steps[-1]]), kept_s), failed_s)
                 previous_s = failed_s
-        if facts.failed:
-            parts["idle"] += _clip_s(facts, facts.failures[-1], facts.end_s)
+        if times.failed:
+            parts["idle"] += _clip_s(times, times.failures[-1], times.end_s)
         left = self.step_s - lost
         saving = np.minimum(self.checkpoint_s, left)
         # A step within which a checkpoint was saved is lost from there on; saving comes first.
-        whole = self.step_s - self.checkpoint_s
-        share = np.divide(left - saving, whole, out=np.zeros(len(left)), where=whole > 0)
+        step_s = self.step_s - self.checkpoint_s
+        share = np.divide(left - saving, step_s, out=np.zeros(len(left)), where=step_s > 0)
         trained = np.where(
             self.is_divided,
             self.forward_s + self.backward_s + self.optimizer_s - self.wait_s,
@@ -156,14 +158,14 @@ class _RankTimes:
         return parts
 
 
-def _list_saved_times(facts: JobTimes, ranks: Sequence[_RankTimes]) -> tuple[float, ...]:
+def _list_saved_times(times: JobTimes, ranks: Sequence[_RankTimes]) -> tuple[float, ...]:
     """Return the times at which a checkpoint was complete, of any rank: it serves all."""
-    found = list(facts.saved)
-    for rank in () if facts.interrupted else ranks:
+    saved = list(times.saved)
+    for rank in () if times.interrupted else ranks:
         which = numpy().flatnonzero(rank.checkpoint_s > 0)
         # Scripts save after the optimizer's step, which is where the next step begins.
-        found += (rank.begin_s[which] + rank.checkpoint_s[which]).tolist()
-    return tuple(sorted(found))
+        saved += (rank.begin_s[which] + rank.checkpoint_s[which]).tolist()
+    return tuple(sorted(saved))
 
 
 def _find_distinct_keys(rank: _RankTimes) -> "tuple[Any, Any]":
@@ -189,8 +191,8 @@ def _set_waits(ranks: Sequence[_RankTimes]) -> None:
     rows = [order[np.searchsorted(keys, common)] for keys, order in zip(sorted_keys, orders, strict=True)]
 
     def matrix(name: str) -> "Floats":
-        found: Floats = np.stack([getattr(rank, name)[row] for rank, row in zip(ranks, rows, strict=True)])
-        return found
+        rows_of_ranks: Floats = np.stack([getattr(rank, name)[row] for rank, row in zip(ranks, rows, strict=True)])
+        return rows_of_ranks
 
     step, forward, saving, data = matrix("step_s"), matrix("forward_s"), matrix("checkpoint_s"), matrix("data_s")
     late = matrix("backward_s") + matrix("optimizer_s")
@@ -199,8 +201,8 @@ def _set_waits(ranks: Sequence[_RankTimes]) -> None:
     in_step = apart <= np.maximum(IN_STEP * step.max(axis=0), LEAST_DIFFERENCE_S)
 
     def lesser(ready: "Floats", spent: "Floats") -> "Floats":
-        found: Floats = np.minimum(ready.max(axis=0) - ready, spent - spent.min(axis=0))
-        return found
+        lesser_s: Floats = np.minimum(ready.max(axis=0) - ready, spent - spent.min(axis=0))
+        return lesser_s
 
     waited = np.where(in_step, lesser(data + saving, forward) + lesser(ready, late), 0.0)
     waited = np.minimum(waited, forward + late)

@@ -22,24 +22,24 @@ def build_line(
     *,
     points: int | None = POINTS,
     source: str = "",
-    shown: bool = True,
+    is_shown: bool = True,
 ) -> Line | None:
     """Return *column* as a line, None if it was never measured in *window*. *points* None: every value."""
     try:
-        found = samples.series(column, *window, points=points)
+        series = samples.series(column, *window, points=points)
     except KeyError:
         return None
-    if not len(found.x) or bool((found.mean != found.mean).all()):
+    if not len(series.x) or bool((series.mean != series.mean).all()):
         return None
-    bare = bool(((found.low == found.high) | (found.mean != found.mean)).all())
+    bare = bool(((series.low == series.high) | (series.mean != series.mean)).all())
     return Line(
         name=name,
-        x=tuple(found.x.tolist()),
-        mean=tuple(found.mean.tolist()),
-        low=() if bare else tuple(found.low.tolist()),
-        high=() if bare else tuple(found.high.tolist()),
+        x=tuple(series.x.tolist()),
+        mean=tuple(series.mean.tolist()),
+        low=() if bare else tuple(series.low.tolist()),
+        high=() if bare else tuple(series.high.tolist()),
         source=source,
-        shown=shown,
+        is_shown=is_shown,
     )
 
 
@@ -54,7 +54,7 @@ def build_chart(
     formula: str = "",
 ) -> list[Chart]:
     """Return a chart of those of *lines* that were measured, none if no line was."""
-    measured = tuple(each for each in lines if each is not None)
+    measured = tuple(measured_line for measured_line in lines if measured_line is not None)
     if not measured:
         return []
     axis = Axis(name=title, unit=unit, low=0.0, high=100.0 if unit == "percent" and _fits_percent(measured) else None)
@@ -74,12 +74,12 @@ def build_heat_map(
     marks: Sequence[Mark] = (),
 ) -> list[HeatMap]:
     """Return the heat map of *rows*, (label, column) of percentages; none if nothing was measured."""
-    named, x, values = [], (), []
+    labels, x, values = [], (), []
     for label, column in rows:
-        found = samples.series(column, *window, points=CELLS)
-        x = x or tuple(found.x.tolist())
-        named.append(label)
-        values.append(tuple(None if value != value else value for value in found.mean.tolist()))
+        series = samples.series(column, *window, points=CELLS)
+        x = x or tuple(series.x.tolist())
+        labels.append(label)
+        values.append(tuple(None if value != value else value for value in series.mean.tolist()))
     if not x:
         return []
     return [
@@ -88,7 +88,7 @@ def build_heat_map(
             title=title,
             x=TIME,
             value=Axis(name="busy", unit="percent"),
-            rows=tuple(named),
+            rows=tuple(labels),
             columns=x,
             values=tuple(values),
             top=100.0,

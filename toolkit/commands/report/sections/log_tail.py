@@ -14,20 +14,20 @@ def build_blocks(material: Material) -> list[Block]:
     job = material.job
     first = material.blamed
     hosts = sorted(job.hosts, key=lambda host: host is not first)
-    made: list[Block] = []
+    blocks: list[Block] = []
     for number, host in enumerate(hosts[:MOST_HOSTS]):
         most = BLAMED if number == 0 else OTHERS
         lines = material.log_of(host, most)
         if lines:
             count = count_words(len(lines), "line")
             text = f"{host.name}: {'all' if len(lines) < most else 'the last'} {count} of {_locate_log(material, host)}"
-            made.append(Lines(id=f"log-{host.name}", title=text, lines=lines))
-    if not made:
+            blocks.append(Lines(id=f"log-{host.name}", title=text, lines=lines))
+    if not blocks:
         return [Words(text=_explain_missing(hosts))]
     left = [_locate_log(material, host) for host in hosts[MOST_HOSTS:] if host.logs]
     if left:
-        made.append(Words(text=f"{count_words(len(left), 'more log')} not shown here: {left[0]} to {left[-1]}."))
-    return made
+        blocks.append(Words(text=f"{count_words(len(left), 'more log')} not shown here: {left[0]} to {left[-1]}."))
+    return blocks
 
 
 def _locate_log(material: Material, host: HostData) -> str:

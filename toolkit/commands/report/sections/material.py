@@ -61,10 +61,10 @@ class Material:
     @cached_property
     def metrics(self) -> dict[str, list[Sample]]:
         """All captured values by metric, by time."""
-        found: dict[str, list[Sample]] = {}
-        for each in samples(self.job.folder):
-            found.setdefault(each.name, []).append(each)
-        return found
+        by_name: dict[str, list[Sample]] = {}
+        for sample in samples(self.job.folder):
+            by_name.setdefault(sample.name, []).append(sample)
+        return by_name
 
     @cached_property
     def samples(self) -> "dict[str, Samples]":
@@ -73,8 +73,8 @@ class Material:
             return {}
         from toolkit.series import measured
 
-        found = {host.name: measured.of_host(host.monitor, host.name) for host in self.job.hosts}
-        return {name: each for name, each in found.items() if each.span() is not None}
+        by_host = {host.name: measured.of_host(host.monitor, host.name) for host in self.job.hosts}
+        return {name: samples for name, samples in by_host.items() if samples.span() is not None}
 
     @cached_property
     def steps(self) -> "dict[str, StepTable]":
@@ -83,8 +83,8 @@ class Material:
             return {}
         from toolkit.series import step_records as files
 
-        found = {host.name: files.read(host.monitor / "steps") for host in self.job.hosts}
-        return {name: each for name, each in found.items() if len(each)}
+        by_host = {host.name: files.read(host.monitor / "steps") for host in self.job.hosts}
+        return {name: table for name, table in by_host.items() if len(table)}
 
     @cached_property
     def ranks(self) -> "dict[int, tuple[str, StepTable]]":
@@ -117,8 +117,8 @@ class Material:
     def log_file(self, host: HostData) -> Path | None:
         """Return the file of what *host* printed; of rank files, that of the rank of the cause or of the first."""
         rank = self.job.outcome.cause.rank if self.job.outcome else None
-        named = (path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}"))
-        return next(named, host.logs[0] if host.logs else None)
+        rank_files = (path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}"))
+        return next(rank_files, host.logs[0] if host.logs else None)
 
     def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
         """Return the last *lines* lines of that file, masked."""

@@ -19,26 +19,26 @@ def build_blocks(material: Material) -> list[Block]:
 def build_trace_blocks(traced: TracedJob) -> list[Block]:
     """Return the blocks of *traced*."""
     all_figures = [compute_figures(trace) for trace in traced.traces]
-    made: list[Block] = []
-    if any(each.copies for each in all_figures):
-        made.append(_build_copies_table(all_figures))
-    if any(each.memory for each in all_figures):
-        made.append(_build_allocations_table(all_figures))
-    return made or [Words(text=MISSING)]
+    blocks: list[Block] = []
+    if any(rank.copies for rank in all_figures):
+        blocks.append(_build_copies_table(all_figures))
+    if any(rank.memory for rank in all_figures):
+        blocks.append(_build_allocations_table(all_figures))
+    return blocks or [Words(text=MISSING)]
 
 
 def _build_copies_table(ran: list[TraceFigures]) -> Table:
     rows = tuple(
         (
-            each.rank or 0,
+            rank_figures.rank or 0,
             copies.name,
             copies.count,
             copies.bytes,
             copies.total_s * 1e3,
             copies.bytes / copies.total_s if copies.total_s else None,
         )
-        for each in ran
-        for copies in each.copies
+        for rank_figures in ran
+        for copies in rank_figures.copies
     )
     columns = (
         Column(name="rank"),
@@ -49,7 +49,7 @@ def _build_copies_table(ran: list[TraceFigures]) -> Table:
         Column(name="rate", unit="bytes/s", formula="bytes / time"),
     )
     note = "Copies from pageable memory are slower than from pinned memory: DataLoader(pin_memory=True)."
-    pageable = any("Pageable" in copies.name for each in ran for copies in each.copies)
+    pageable = any("Pageable" in copies.name for rank_figures in ran for copies in rank_figures.copies)
     title = "Memory operations on the GPU"
     return Table(id="memory-operations", title=title, columns=columns, rows=rows, note=note if pageable else "")
 
@@ -57,15 +57,15 @@ def _build_copies_table(ran: list[TraceFigures]) -> Table:
 def _build_allocations_table(ran: list[TraceFigures]) -> Table:
     rows = tuple(
         (
-            each.rank or 0,
+            rank_figures.rank or 0,
             memory.device,
             memory.allocations,
             memory.allocated_bytes,
             memory.allocated_bytes - memory.freed_bytes,
             memory.peak_bytes,
         )
-        for each in ran
-        for memory in each.memory
+        for rank_figures in ran
+        for memory in rank_figures.memory
     )
     columns = (
         Column(name="rank"),

@@ -42,31 +42,31 @@ def build_blocks(material: Material) -> list[Block]:
         return [Words(text=MISSING)]
     several = len(material.job.hosts) > 1
     names = sorted(material.metrics, key=lambda name: _sort_key(material, name))
-    made: list[Block] = [_build_values_table(material, names)]
+    blocks: list[Block] = [_build_values_table(material, names)]
     for name in names[:MOST_CHARTS]:
-        made += _warn_of_odd_value(material, name)
-        made.append(_build_chart(material, name, several))
+        blocks += _warn_of_odd_value(material, name)
+        blocks.append(_build_chart(material, name, several))
     more = names[MOST_CHARTS:]
     odd = [name for name in more if _find_odd_value(material, name) is not None]
     if odd:
-        made.append(
+        blocks.append(
             Words(text=f"{count_words(len(odd), 'more metric')} became NaN or infinite: {', '.join(odd)}.", tone="warn")
         )
-    return made + [_build_chart(material, name, several, folded=True) for name in more]
+    return blocks + [_build_chart(material, name, several, folded=True) for name in more]
 
 
 def _sort_key(material: Material, name: str) -> tuple[int, bool, list[str | int]]:
     """Return where *name* stands: FIRST in its order, then what became NaN or infinite; layer2 before layer10."""
     low = name.lower()
-    known = next((at for at, part in enumerate(FIRST) if part in low), len(FIRST))
+    place = next((number for number, part in enumerate(FIRST) if part in low), len(FIRST))
     numbered = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", low)]
-    return known, _find_odd_value(material, name) is None, numbered
+    return place, _find_odd_value(material, name) is None, numbered
 
 
 def _build_values_table(material: Material, names: list[str]) -> Table:
     rows = []
     for name in names:
-        values = [each.value for each in material.metrics[name] if math.isfinite(each.value)]
+        values = [sample.value for sample in material.metrics[name] if math.isfinite(sample.value)]
         last = material.metrics[name][-1].value
         rows.append(
             (
@@ -82,7 +82,7 @@ def _build_values_table(material: Material, names: list[str]) -> Table:
     return Table(
         id="metric-values",
         title="Values",
-        columns=tuple(Column(name=each) for each in columns),
+        columns=tuple(Column(name=column) for column in columns),
         rows=tuple(rows),
         note="All ranks together, by time. NaN and infinity count as values, but not for least and greatest.",
     )
@@ -93,13 +93,15 @@ def _warn_of_odd_value(material: Material, name: str) -> list[Block]:
     odd = _find_odd_value(material, name)
     if odd is None:
         return []
-    at = f"step {odd.step}" if odd.step is not None else _describe_time(material, odd)
+    position = f"step {odd.step}" if odd.step is not None else _describe_time(material, odd)
     rank = "" if odd.rank is None else f", rank {odd.rank}"
-    return [Words(text=f"{name} was {odd.value} at {at} (host {odd.host}{rank}) for the first time.", tone="warn")]
+    return [
+        Words(text=f"{name} was {odd.value} at {position} (host {odd.host}{rank}) for the first time.", tone="warn")
+    ]
 
 
 def _find_odd_value(material: Material, name: str) -> Sample | None:
-    return next((each for each in material.metrics[name] if not math.isfinite(each.value)), None)
+    return next((sample for sample in material.metrics[name] if not math.isfinite(sample.value)), None)
 
 
 def _describe_time(material: Material, sample: Sample) -> str:
@@ -107,18 +109,20 @@ def _describe_time(material: Material, sample: Sample) -> str:
 
 
 def _build_chart(material: Material, name: str, several: bool, *, folded: bool = False) -> Chart:
-    found = material.metrics[name]
-    by_step = all(each.step is not None for each in found)
-    start_s = material.start_s or found[0].time_s
+    samples = material.metrics[name]
+    by_step = all(sample.step is not None for sample in samples)
+    start_s = material.start_s or samples[0].time_s
     groups: dict[Place, list[Sample]] = {}
-    for each in found:
-        groups.setdefault((each.host, each.rank), []).append(each)
+    for sample in samples:
+        groups.setdefault((sample.host, sample.rank), []).append(sample)
     lines: list[Line] = []
-    for place in sorted(groups, key=lambda each: (-1 if each[1] is None else each[1], each[0]))[:MOST_LINES]:
-        own = _sort_by_step(groups[place]) if by_step else groups[place]
-        x = [float(each.step or 0) if by_step else each.time_s - start_s for each in own]
+    for place in sorted(groups, key=lambda group: (-1 if group[1] is None else group[1], group[0]))[:MOST_LINES]:
+        line_samples = _sort_by_step(groups[place]) if by_step else groups[place]
+        x = [float(sample.step or 0) if by_step else sample.time_s - start_s for sample in line_samples]
         source = f"metrics.jsonl of host {place[0]}, name {name}"
-        lines.append(thin_line(_label_line(place, several), x, [each.value for each in own], source=source))
+        lines.append(
+            thin_line(_label_line(place, several), x, [sample.value for sample in line_samples], source=source)
+        )
     formula = (
         "Each value as captured from the log, over its step." if by_step else "Each value over the time it was read."
     )
@@ -137,10 +141,10 @@ def _build_chart(material: Material, name: str, several: bool, *, folded: bool =
     )
 
 
-def _sort_by_step(found: list[Sample]) -> list[Sample]:
-    """Return *found* by step; a step that was repeated after a restart has its newest value."""
-    newest = {each.step: each for each in found}
-    return sorted(newest.values(), key=lambda each: each.step or 0)
+def _sort_by_step(samples: list[Sample]) -> list[Sample]:
+    """Return *samples* by step; a step that was repeated after a restart has its newest value."""
+    newest = {sample.step: sample for sample in samples}
+    return sorted(newest.values(), key=lambda sample: sample.step or 0)
 
 
 def _label_line(place: Place, several: bool) -> str:

@@ -24,13 +24,13 @@ BUBBLE = (
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "modelparallel"; none if the job was not model parallel."""
-    made: list[Block] = []
+    blocks: list[Block] = []
     for host in material.job.hosts:
-        made += _read_decision(host.output / "data" / decisions.FILE)
-        if made:
+        blocks += _read_decision(host.output / "data" / decisions.FILE)
+        if blocks:
             break  # Every host follows the same decision.
     steps = [step for host in material.job.hosts for step in _read_steps(host.output / "data" / timeline.FOLDER)]
-    return made + (_build_timeline(steps) if steps else [])
+    return blocks + (_build_timeline(steps) if steps else [])
 
 
 def _read_decision(path: Path) -> list[Block]:
@@ -41,13 +41,13 @@ def _read_decision(path: Path) -> list[Block]:
     except ToolkitError as error:
         return [Words(text=str(error), tone="warn")]
     way = "edited" if decided.is_edited else decided.method
-    how = f"Partition ({way}, {decided.devices} partitions)"
-    return [Words(name=how, text=partition.explain_decision(decided)), *partition.build_blocks(decided)]
+    name = f"Partition ({way}, {decided.devices} partitions)"
+    return [Words(name=name, text=partition.explain_decision(decided)), *partition.build_blocks(decided)]
 
 
 def _read_steps(folder: Path) -> list[RankStep]:
     """Return the recorded steps in *folder*; a line that a killed rank did not finish is left out."""
-    found = []
+    steps = []
     for path in folders.matching(folder, f"{timeline.PREFIX}*.jsonl", folders.named_elsewhere):
         try:
             lines = files.read(path, files.RECORDS_BYTES).splitlines()
@@ -55,26 +55,28 @@ def _read_steps(folder: Path) -> list[RankStep]:
             continue  # A note of the job names it.
         for line in lines:
             try:
-                found.append(msgspec.json.decode(line, type=RankStep))
+                steps.append(msgspec.json.decode(line, type=RankStep))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-    return found
+    return steps
 
 
 def _build_timeline(steps: list[RankStep]) -> list[Block]:
     """Return the last step that every rank of the first replica recorded, and the memory of all ranks."""
-    first = [step for step in steps if step.rdp_rank == min(each.rdp_rank for each in steps)]
-    ranks = {step.rank for step in first}
-    whole = [
+    first_replica = [step for step in steps if step.rdp_rank == min(recorded.rdp_rank for recorded in steps)]
+    ranks = {step.rank for step in first_replica}
+    whole_steps = [
         number
-        for number in sorted({step.step for step in first})
-        if {step.rank for step in first if step.step == number} == ranks
+        for number in sorted({step.step for step in first_replica})
+        if {step.rank for step in first_replica if step.step == number} == ranks
     ]
-    made: list[Block] = []
-    if whole:
-        drawn = sorted((step for step in first if step.step == whole[-1]), key=lambda step: (step.pp_rank, step.rank))
-        made.append(_build_schedule(drawn))
-    return [*made, _build_memory_table(steps)]
+    blocks: list[Block] = []
+    if whole_steps:
+        drawn = sorted(
+            (step for step in first_replica if step.step == whole_steps[-1]), key=lambda step: (step.pp_rank, step.rank)
+        )
+        blocks.append(_build_schedule(drawn))
+    return [*blocks, _build_memory_table(steps)]
 
 
 def _build_schedule(steps: list[RankStep]) -> Boxes:
@@ -99,13 +101,13 @@ def _build_schedule(steps: list[RankStep]) -> Boxes:
     whole_s = max((box.end for box in boxes), default=0.0)
     busy_s = sum(_sum_covered_s([box for box in boxes if box.row == row]) for row in range(len(steps)))
     bubble = 1 - busy_s / (whole_s * len(steps)) if whole_s else 0.0
-    stages = len({each.pp_rank for each in steps})
+    stages = len({rank_step.pp_rank for rank_step in steps})
     ideal = (stages - 1) / (step.microbatches + stages - 1)
     return Boxes(
         id="microbatches",
         title=f"Microbatches by partition in step {step.step} ({step.pipeline}, {step.path})",
         x=Axis(name="time", unit="s"),
-        rows=tuple(f"partition {each.pp_rank} (rank {each.rank})" for each in steps),
+        rows=tuple(f"partition {rank_step.pp_rank} (rank {rank_step.rank})" for rank_step in steps),
         boxes=tuple(boxes),
         kinds=KINDS if any(box.kind == 2 for box in boxes) else KINDS[:2],
         key=KEY,
@@ -116,8 +118,8 @@ def _build_schedule(steps: list[RankStep]) -> Boxes:
 
 
 def _explain_fallback(steps: list[RankStep]) -> str:
-    why = next((step.server_reason for step in steps if step.server_reason), "")
-    return f" The step ran in the module server, not on torch's schedules: {why}." if why else ""
+    reason = next((step.server_reason for step in steps if step.server_reason), "")
+    return f" The step ran in the module server, not on torch's schedules: {reason}." if reason else ""
 
 
 def _sum_covered_s(boxes: list[Box]) -> float:

@@ -35,22 +35,22 @@ DEBUGGER_ALONE = "Only SageMaker Debugger's files of this job are here, so that 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "outcome"."""
     job = material.job
-    made: list[Block] = []
+    blocks: list[Block] = []
     if job.status not in ("succeeded", "running"):
-        made.append(_build_cause(job))
-        made += _build_place(job)
-    made += _build_times(material)
-    made.append(_build_hosts_table(job))
-    made += _build_interruptions(material)
-    made += _build_restarts(material)
+        blocks.append(_build_cause(job))
+        blocks += _build_place(job)
+    blocks += _build_times(material)
+    blocks.append(_build_hosts_table(job))
+    blocks += _build_interruptions(material)
+    blocks += _build_restarts(material)
     traceback = job.outcome.cause.traceback if job.outcome and job.status != "succeeded" else ""
     if traceback.strip():
         lines = job.mask(traceback).strip("\n").splitlines()
         cut = lines[-TRACEBACK_LINES:]
         title = "Traceback" if len(cut) == len(lines) else f"Traceback, its last {len(cut)} of {len(lines)} lines"
-        made.append(Lines(id="traceback", title=title, lines=tuple(cut)))
-    made += [Words(name="Note", text=job.mask(note), tone="warn") for note in _list_notes(job)]
-    return made
+        blocks.append(Lines(id="traceback", title=title, lines=tuple(cut)))
+    blocks += [Words(name="Note", text=job.mask(note), tone="warn") for note in _list_notes(job)]
+    return blocks
 
 
 def summarise(material: Material) -> str:
@@ -60,8 +60,8 @@ def summarise(material: Material) -> str:
     if job.status == "succeeded":
         who = "The job" if len(job.hosts) == 1 else f"Each of {len(job.hosts)} hosts"
         counts = ((len(job.restarts), "restart"), (len(job.interruptions), "spot interruption"))
-        told = " and ".join(count_words(count, word) for count, word in counts if count)
-        return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {told}' if told else ''}."
+        interrupted = " and ".join(count_words(count, word) for count, word in counts if count)
+        return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {interrupted}' if interrupted else ''}."
     if job.waits_since_s is not None:
         return f"The job was interrupted, and waits for new hosts{f', {span} after its start' if span else ''}."
     if job.status == "running":
@@ -73,10 +73,10 @@ def summarise(material: Material) -> str:
     when = (
         f"{format_duration(at_s - job.start_s)} after the start" if at_s and job.start_s and at_s >= job.start_s else ""
     )
-    where = ", ".join(filter(None, (who, when)))
-    if job.status == "stopped" and not where:
+    opening = ", ".join(filter(None, (who, when)))
+    if job.status == "stopped" and not opening:
         return f"{cause[:1].upper()}{cause[1:]}."
-    return f"{where[:1].upper()}{where[1:]}: {cause}." if where else f"{cause}."
+    return f"{opening[:1].upper()}{opening[1:]}: {cause}." if opening else f"{cause}."
 
 
 def describe_cause(job: JobData) -> str:
@@ -89,8 +89,8 @@ def describe_cause(job: JobData) -> str:
         limit = LIMITS.get(job.stopped_by, "")
         return _replace_host_paths(job, job.mask(limit + (outcome.cause.message or outcome.plugin_failure_text)))
     if job.reason:
-        found = _MESSAGE.search(job.reason)
-        return found["text"] if found else job.reason.partition(": ")[2] or job.reason
+        match = _MESSAGE.search(job.reason)
+        return match["text"] if match else job.reason.partition(": ")[2] or job.reason
     if job.status == "stopped":
         return f"The platform stopped the job ({job.stopped_by})." if job.stopped_by else "The job was stopped."
     if job.status == "unfinished":
@@ -101,7 +101,7 @@ def describe_cause(job: JobData) -> str:
 def name_culprit(job: JobData) -> str:
     """Return "rank 1 of host algo-2", "host algo-2", or "" where no one is named."""
     host = "" if job.failed_host in ("", "host 1") else job.failed_host
-    if any(each.name == host and each.status == "vanished" for each in job.hosts):
+    if any(job_host.name == host and job_host.status == "vanished" for job_host in job.hosts):
         return ""
     outcome = job.outcome
     process = ""
@@ -140,13 +140,13 @@ def _build_cause(job: JobData) -> Words:
 
 def _build_place(job: JobData) -> list[Block]:
     outcome = job.outcome
-    made: list[Block] = []
-    if any(each.name == job.failed_host and each.status == "vanished" for each in job.hosts):
-        made.append(Words(name="Where", text=f"host {job.failed_host}"))
+    blocks: list[Block] = []
+    if any(host.name == job.failed_host and host.status == "vanished" for host in job.hosts):
+        blocks.append(Words(name="Where", text=f"host {job.failed_host}"))
     elif outcome is None or outcome.status == "succeeded":
-        found = _MESSAGE.search(job.reason)
-        if found and found["extra"]:
-            made.append(Words(name="Where", text=found["extra"]))
+        match = _MESSAGE.search(job.reason)
+        if match and match["extra"]:
+            blocks.append(Words(name="Where", text=match["extra"]))
     else:
         cause = outcome.cause
         rank = f"rank {cause.rank}" if cause.rank is not None else cause.process
@@ -154,15 +154,15 @@ def _build_place(job: JobData) -> list[Block]:
             rank += f" (local rank {cause.local_rank})"
         pid = f"pid {cause.pid}" if cause.pid is not None else ""
         place = ", ".join(filter(None, (f"host {outcome.cause_host}" if outcome.cause_host else "", rank, pid)))
-        where = ": ".join(filter(None, (place, cause.process_end)))
+        place_and_end = ": ".join(filter(None, (place, cause.process_end)))
         if cause.identical_failures:
-            where += f"; {count_words(cause.identical_failures, 'more rank')} with the same traceback"
-        if where:
-            made.append(Words(name="Where", text=job.mask(where)))
+            place_and_end += f"; {count_words(cause.identical_failures, 'more rank')} with the same traceback"
+        if place_and_end:
+            blocks.append(Words(name="Where", text=job.mask(place_and_end)))
     if job.exit_code is not None:
         kind = f" ({outcome.cause.kind})" if outcome is not None and outcome.cause.kind else ""
-        made.append(Words(name="Exit code", text=f"{job.exit_code}{kind}"))
-    return made
+        blocks.append(Words(name="Exit code", text=f"{job.exit_code}{kind}"))
+    return blocks
 
 
 def _build_times(material: Material) -> list[Block]:
@@ -216,10 +216,12 @@ def _build_interruptions(material: Material) -> list[Block]:
         return []
     training_s = (material.end_s - material.start_s) * len(job.hosts)
     words = spot_words(round(training_s, 3), round(job.billable(material.now_s) or 0.0, 3))
-    made: list[Block] = [Words(name="Managed spot training", text="; ".join(words))]
+    blocks: list[Block] = [Words(name="Managed spot training", text="; ".join(words))]
     if not job.interruptions:
-        return made
-    rows = tuple(_build_interruption_row(number, each) for number, each in enumerate(job.interruptions, 1))
+        return blocks
+    rows = tuple(
+        _build_interruption_row(number, interruption) for number, interruption in enumerate(job.interruptions, 1)
+    )
     columns = (
         Column(name="number"),
         Column(name="SIGTERM"),
@@ -233,24 +235,24 @@ def _build_interruptions(material: Material) -> list[Block]:
         "Metrics and where the time went are of all starts, everything else is of the last one. An earlier one has a "
         "page of its own: toolkit report JOBDIR/interrupted/1"
     )
-    return [*made, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
+    return [*blocks, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
 
 
-def _build_interruption_row(number: int, each: Interruption) -> tuple[Cell, ...]:
+def _build_interruption_row(number: int, interruption: Interruption) -> tuple[Cell, ...]:
     stopped_s, ended_s, saved_s, resumed_s = map(
-        seconds_of, (each.time, each.end_time, each.checkpoint_time, each.resumed_time)
+        seconds_of, (interruption.time, interruption.end_time, interruption.checkpoint_time, interruption.resumed_time)
     )
-    codes = Counter(host.exit_code for host in each.hosts.values())
+    codes = Counter(host.exit_code for host in interruption.hosts.values())
     return (
         number,
         None if stopped_s is None else format_utc(stopped_s),
-        each.training_seconds,
+        interruption.training_seconds,
         None if saved_s is None or ended_s is None else max(ended_s - saved_s, 0.0),
         None if resumed_s is None or ended_s is None else max(resumed_s - ended_s, 0.0),
         ", ".join(
             f"{code} ({count_words(count, 'host')})" if len(codes) > 1 else str(code) for code, count in codes.items()
         ),
-        each.folder,
+        interruption.folder,
     )
 
 

@@ -31,7 +31,11 @@ def build_page(decision: Decision, title: str, *, now_s: float) -> Page:
         status="edited" if decision.is_edited else decision.method,
         tone="plain",
         summary=f"{count_words(decision.devices, 'partition')}. {explain_decision(decision)}",
-        sections=tuple(Section(id=name, title=head, blocks=its) for name, head, its in sections if its),
+        sections=tuple(
+            Section(id=name, title=head, blocks=section_blocks)
+            for name, head, section_blocks in sections
+            if section_blocks
+        ),
         made_by=f"toolkit {__version__}",
         made_at_s=now_s,
     )
@@ -42,10 +46,10 @@ def build_blocks(decision: Decision) -> tuple[Block, ...]:
     tree = decision.tree
     if tree is None:
         return (_build_assignment_table(decision),)
-    made: list[Block] = [_build_devices_table(decision, tree), _build_drawing(decision, tree)]
+    blocks: list[Block] = [_build_devices_table(decision, tree), _build_drawing(decision, tree)]
     if decision.cuts:
-        made.append(_build_cuts_table(decision))
-    return tuple(made)
+        blocks.append(_build_cuts_table(decision))
+    return tuple(blocks)
 
 
 def _build_facts(decision: Decision) -> tuple[Words, ...]:
@@ -70,12 +74,12 @@ def explain_decision(decision: Decision) -> str:
     """Return why the modules are where they are, in a sentence or two."""
     if not decision.is_edited:
         return decision.reason
-    found = f"The assignment was edited: it is no longer that of the {decision.method} method."
+    edited = f"The assignment was edited: it is no longer that of the {decision.method} method."
     if decision.tree is None:
-        return found
+        return edited
     loads = cost.compute_loads(decision.tree, decision.assignment, decision.devices)
     share = max(load.cost(measure_scale(decision, decision.tree)) for load in loads)
-    return f"{found} Its busiest partition costs {share:.3f} of the model."
+    return f"{edited} Its busiest partition costs {share:.3f} of the model."
 
 
 def measure_scale(decision: Decision, tree: Module) -> cost.CostScale:
@@ -90,8 +94,8 @@ def measure_scale(decision: Decision, tree: Module) -> cost.CostScale:
 def _build_devices_table(decision: Decision, tree: Module) -> Table:
     loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     scale = measure_scale(decision, tree)
-    where = cost.resolve_devices(tree, decision.assignment)
-    owners = [where[module.name] for module in tree.walk() if cost.exclusive_cost(module).parameter_bytes]
+    device_of = cost.resolve_devices(tree, decision.assignment)
+    owners = [device_of[module.name] for module in tree.walk() if cost.exclusive_cost(module).parameter_bytes]
     shares = [load.cost(scale) for load in loads]
     mean = sum(shares) / len(shares)
     balance = f"The busiest partition has {max(shares) / mean:.2f} times the mean. " if mean else ""
@@ -125,20 +129,20 @@ def _build_devices_table(decision: Decision, tree: Module) -> Table:
 
 def _build_drawing(decision: Decision, tree: Module) -> Boxes:
     """Return the tree as boxes in rows, each as wide as its cost; the first row has the devices."""
-    where = cost.resolve_devices(tree, decision.assignment)
+    device_of = cost.resolve_devices(tree, decision.assignment)
     scale = measure_scale(decision, tree)
     levels: list[list[Box]] = [[] for _ in range(LEVELS + 1)]
 
     def visit(module: Module, level: int, start: float) -> float:
         """Add the boxes of *module*, which begins at *start*; return its end."""
         alone = cost.exclusive_cost(module)
-        at = start + 100 * scale.cost(alone.memory_bytes, alone.compute_s)
-        _extend_devices_row(levels[0], where[module.name], start, at)
+        end = start + 100 * scale.cost(alone.memory_bytes, alone.compute_s)
+        _extend_devices_row(levels[0], device_of[module.name], start, end)
         for child in module.children:
-            at = visit(child, level + 1, at)
-        if 1 <= level <= LEVELS and at - start >= LEAST:
-            levels[level].append(_build_box(module, level, where[module.name], start, at))
-        return at
+            end = visit(child, level + 1, end)
+        if 1 <= level <= LEVELS and end - start >= LEAST:
+            levels[level].append(_build_box(module, level, device_of[module.name], start, end))
+        return end
 
     visit(tree, 0, 0.0)
     rows = [row for row in levels if row]
@@ -195,21 +199,21 @@ def _set_row(row: Sequence[Box], number: int) -> Iterator[Box]:
 def _build_module_rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
     """Return the rows of the table of modules: a module whole on one device is one row, and so are siblings in a row
     of one class on one device."""
-    where = cost.resolve_devices(tree, decision.assignment)
+    device_of = cost.resolve_devices(tree, decision.assignment)
     rows: list[tuple[Cell, ...]] = []
 
     def is_whole(module: Module) -> bool:
-        return all(where[each.name] == where[module.name] for each in module.walk())
+        return all(device_of[submodule.name] == device_of[module.name] for submodule in module.walk())
 
     def visit(module: Module, depth: int) -> None:
-        rows.append(_build_module_row([module], depth, str(where[module.name])))
+        rows.append(_build_module_row([module], depth, str(device_of[module.name])))
         if is_whole(module):
             return
-        for (kind, whole, device), run in groupby(
-            module.children, key=lambda child: (child.kind, is_whole(child), where[child.name])
+        for (kind, is_run_whole, device), run in groupby(
+            module.children, key=lambda child: (child.kind, is_whole(child), device_of[child.name])
         ):
             siblings = list(run)
-            if whole and len(siblings) > 1 and kind:
+            if is_run_whole and len(siblings) > 1 and kind:
                 rows.append(_build_module_row(siblings, depth + 1, str(device)))
             else:
                 for child in siblings:
@@ -226,9 +230,9 @@ def _build_module_row(siblings: list[Module], depth: int, device: str) -> tuple[
         f"{'· ' * depth}{name}",
         siblings[0].kind,
         device,
-        sum(each.parameter_bytes for each in siblings),
-        sum(each.activation_bytes for each in siblings),
-        sum(each.compute_s for each in siblings),
+        sum(module.parameter_bytes for module in siblings),
+        sum(module.activation_bytes for module in siblings),
+        sum(module.compute_s for module in siblings),
     )
 
 
@@ -267,7 +271,7 @@ def _build_assignment_table(decided: Decision) -> Table:
     """Return the assignment alone, for a decision without a tree."""
     rows: list[tuple[Cell, ...]] = []
     for device in range(decided.devices):
-        names = [name or "(root)" for name, its in decided.assignment.items() if its == device]
+        names = [name or "(root)" for name, assigned in decided.assignment.items() if assigned == device]
         crossing = sum(cut.bytes for cut in decided.cuts if cut.source == device)
         rows.append((device, _shorten_names(names), crossing if decided.cuts else None))
     return Table(

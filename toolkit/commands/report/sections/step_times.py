@@ -31,19 +31,19 @@ def build_blocks(material: Material) -> list[Block]:
     if not material.steps:
         return [Words(text=MISSING if material.samples else material.why_unmeasured)]
     ranks = material.ranks
-    made: list[Block] = [_build_table(ranks), _build_chart(material, ranks)]
-    made += _build_distribution(ranks)
-    made += _build_outliers(material, ranks)
-    made += _build_heat_map(ranks)
-    return made
+    blocks: list[Block] = [_build_table(ranks), _build_chart(material, ranks)]
+    blocks += _build_distribution(ranks)
+    blocks += _build_outliers(material, ranks)
+    blocks += _build_heat_map(ranks)
+    return blocks
 
 
 def _build_table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
     np = numpy()
     rows: list[tuple[Cell, ...]] = []
     for rank, (host, table) in sorted(ranks.items()):
-        known = table.step_s[~np.isnan(table.step_s)]
-        spread = np.quantile(known, (0.5, 0.95, 1.0)).tolist() if len(known) else [None] * 3
+        measured_s = table.step_s[~np.isnan(table.step_s)]
+        spread = np.quantile(measured_s, (0.5, 0.95, 1.0)).tolist() if len(measured_s) else [None] * 3
         means = [_measured_mean(getattr(table, name)) for name, _ in PARTS]
         rows.append((rank, host, len(table), *spread, *means))
     heads = (("rank", ""), ("host", ""), ("steps", ""), ("median", "s"), ("95 %", "s"), ("longest", "s"))
@@ -109,31 +109,31 @@ def _build_distribution(ranks: "dict[int, tuple[str, StepTable]]") -> list[Chart
 
 def _build_outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> list[Block]:
     np = numpy()
-    found: list[tuple[float, tuple[Cell, ...]]] = []
+    outliers: list[tuple[float, tuple[Cell, ...]]] = []
     start_s = material.start_s or 0.0
     for rank, (host, table) in ranks.items():
-        known = ~np.isnan(table.step_s)
-        if known.sum() < 5:
+        is_measured = ~np.isnan(table.step_s)
+        if is_measured.sum() < 5:
             continue
-        median = float(np.median(table.step_s[known]))
+        median = float(np.median(table.step_s[is_measured]))
         # A part that was not measured in a step took none of its time: most steps save nothing.
         usual = {name: float(np.nan_to_num(getattr(table, name)).mean()) for name, _ in PARTS}
-        for at in np.argsort(np.where(known, -table.step_s, np.inf))[:OUTLIERS].tolist():
-            took = float(table.step_s[at])
+        for index in np.argsort(np.where(is_measured, -table.step_s, np.inf))[:OUTLIERS].tolist():
+            took = float(table.step_s[index])
             if took < 2 * median:
                 break
             row = (
-                int(table.step[at]),
+                int(table.step[index]),
                 rank,
                 host,
-                format_duration(float(table.end_s[at]) - start_s),
+                format_duration(float(table.end_s[index]) - start_s),
                 took,
                 took / median,
             )
-            found.append((took, (*row, _find_longest_part(table, at, usual))))
-    if not found:
+            outliers.append((took, (*row, _find_longest_part(table, index, usual))))
+    if not outliers:
         return [Words(text="No step took twice the median of its rank.")]
-    found.sort(key=lambda each: -each[0])
+    outliers.sort(key=lambda outlier: -outlier[0])
     names = (
         ("step", ""),
         ("rank", ""),
@@ -148,16 +148,16 @@ def _build_outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]
             id="step-outliers",
             title="Steps that stand out",
             columns=tuple(Column(name=name, unit=unit) for name, unit in names),
-            rows=tuple(row for _, row in found[:OUTLIERS]),
+            rows=tuple(row for _, row in outliers[:OUTLIERS]),
             note="Steps of twice the median of their rank or more; last, the part that took most beyond its mean.",
         )
     ]
 
 
-def _find_longest_part(table: "StepTable", at: int, usual: dict[str, float]) -> str:
+def _find_longest_part(table: "StepTable", index: int, usual: dict[str, float]) -> str:
     """Return the part of a step that took most beyond its mean, with the seconds."""
-    beyond = [(float(getattr(table, name)[at]) - usual[name], label) for name, label in PARTS]
-    best = max((each for each in beyond if each[0] == each[0]), default=(0.0, ""))
+    beyond = [(float(getattr(table, name)[index]) - usual[name], label) for name, label in PARTS]
+    best = max((part for part in beyond if part[0] == part[0]), default=(0.0, ""))
     return f"{best[1]}, {format_duration(best[0])}" if best[0] > 0 else "what is not measured"
 
 
@@ -169,11 +169,11 @@ def _build_heat_map(ranks: "dict[int, tuple[str, StepTable]]") -> list[HeatMap]:
     per = -(-len(steps) // COLUMNS)
     columns = steps[::per]
     grid = np.full((len(ranks), len(columns)), np.nan)
-    own = _subtract_waits(ranks, steps)
+    own_s = _subtract_waits(ranks, steps)
     for row, rank in enumerate(sorted(ranks)):
         place = np.searchsorted(steps, ranks[rank][1].step) // per
-        known = ~np.isnan(own[rank])
-        np.fmax.at(grid[row], place[known], own[rank][known])
+        is_measured = ~np.isnan(own_s[rank])
+        np.fmax.at(grid[row], place[is_measured], own_s[rank][is_measured])
     measured = grid[~np.isnan(grid)]
     if not len(measured):
         return []
@@ -211,5 +211,5 @@ def _subtract_waits(ranks: "dict[int, tuple[str, StepTable]]", steps: Any) -> "d
 
 def _measured_mean(values: Any) -> float | None:
     np = numpy()
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if len(measured) else None

@@ -85,12 +85,12 @@ def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "system"."""
     if not material.samples:
         return [Words(text=material.why_unmeasured)]
-    made: list[Block] = []
+    blocks: list[Block] = []
     for host, samples in list(material.samples.items())[:MOST_HOSTS]:
-        made += build_host_blocks(material, host, samples)
+        blocks += build_host_blocks(material, host, samples)
     if len(material.samples) > MOST_HOSTS:
-        made.append(Words(text=f"The other {len(material.samples) - MOST_HOSTS} hosts are not shown."))
-    return made
+        blocks.append(Words(text=f"The other {len(material.samples) - MOST_HOSTS} hosts are not shown."))
+    return blocks
 
 
 def build_host_blocks(material: Material, host: str, samples: "Samples") -> list[Block]:
@@ -98,33 +98,37 @@ def build_host_blocks(material: Material, host: str, samples: "Samples") -> list
     window = samples.span()
     if window is None:
         return []
-    found = tuple(list_marks(material, elapsed=False))
+    job_marks = tuple(list_marks(material, elapsed=False))
     source = f"monitor/samples of host {host}"
-    made: list[Block] = []
+    blocks: list[Block] = []
     for title, unit, formula, columns in CHARTS:
-        if title == "Memory" and not any(each.name == "memory/container/used_bytes" for each in samples.columns):
+        if title == "Memory" and not any(
+            sample_column.name == "memory/container/used_bytes" for sample_column in samples.columns
+        ):
             title, unit, formula = IN_PERCENT
             columns = (("memory/container/used_percent", "used", True),)
         lines = (
-            build_line(samples, column, label, window, source=f"{source}, {column}", shown=shown)
-            for column, label, shown in columns
+            build_line(samples, column, label, window, source=f"{source}, {column}", is_shown=is_shown)
+            for column, label, is_shown in columns
         )
         name = f"{host}-{title.lower()}"
-        made += build_chart(name, f"{title} of {host}", unit, lines, cursor="system", marks=found, formula=formula)
-    made += build_gpu_charts(host, samples, window, found)
-    made += build_rank_chart(host, samples, window, found)
+        blocks += build_chart(
+            name, f"{title} of {host}", unit, lines, cursor="system", marks=job_marks, formula=formula
+        )
+    blocks += build_gpu_charts(host, samples, window, job_marks)
+    blocks += build_rank_chart(host, samples, window, job_marks)
     rows = [(f"core {number}", f"cpu/core{number}/used_percent") for number in list_numbers(samples, _CORE)]
     rows += [(f"GPU {number}", f"gpu/{number}/used_percent") for number in list_numbers(samples, _GPU)]
-    made += build_heat_map(
-        f"{host}-heat", f"Cores and GPUs of {host}", samples, rows, window, cursor="system", marks=found
+    blocks += build_heat_map(
+        f"{host}-heat", f"Cores and GPUs of {host}", samples, rows, window, cursor="system", marks=job_marks
     )
-    return made
+    return blocks
 
 
-def build_gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+def build_gpu_charts(host: str, samples: "Samples", window: Window, marks: Sequence[Mark]) -> list[Chart]:
     """Return a chart for each quantity that the GPUs of *host* report."""
     gpus = list_numbers(samples, _GPU)
-    made = []
+    charts = []
     for title, unit, metric in GPU_CHARTS:
         lines: list[Line | None] = [
             build_line(
@@ -142,13 +146,13 @@ def build_gpu_charts(host: str, samples: "Samples", window: Window, found: Seque
                 build_line(samples, f"gpu/{gpu}/{metric}", f"GPU {gpu}", window, source=f"gpu/{gpu}/{metric}")
                 for gpu in gpus
             ]
-        made += build_chart(
-            f"{host}-{metric}", f"{title} of {host}", unit, lines, cursor="system", marks=found, formula="From NVML."
+        charts += build_chart(
+            f"{host}-{metric}", f"{title} of {host}", unit, lines, cursor="system", marks=marks, formula="From NVML."
         )
-    return made
+    return charts
 
 
-def build_rank_chart(host: str, samples: "Samples", window: Window, found: Sequence[Mark]) -> list[Chart]:
+def build_rank_chart(host: str, samples: "Samples", window: Window, marks: Sequence[Mark]) -> list[Chart]:
     """Return the memory of each rank of *host*, with its children."""
     ranks = list_numbers(samples, re.compile(r"rank/(\d+)/memory_bytes"))
     lines = [build_line(samples, f"rank/{rank}/memory_bytes", f"rank {rank}", window) for rank in ranks]
@@ -159,12 +163,12 @@ def build_rank_chart(host: str, samples: "Samples", window: Window, found: Seque
         "bytes",
         lines,
         cursor="system",
-        marks=found,
+        marks=marks,
         formula=formula,
     )
 
 
 def list_numbers(samples: "Samples", pattern: re.Pattern[str]) -> list[int]:
     """Return the numbers in the names of columns that *pattern* matches, ascending."""
-    found = (pattern.fullmatch(column.name) for column in samples.columns)
-    return sorted({int(match[1]) for match in found if match})
+    matches = (pattern.fullmatch(column.name) for column in samples.columns)
+    return sorted({int(match[1]) for match in matches if match})

@@ -16,7 +16,7 @@ def thin_line(
     *,
     points: int = POINTS,
     source: str = "",
-    shown: bool = True,
+    is_shown: bool = True,
 ) -> Line:
     """Return the line of *y* over *x* (ascending) with at most *points* points.
 
@@ -25,19 +25,21 @@ def thin_line(
     """
     values = [value if math.isfinite(value) else math.nan for value in y]
     if len(values) <= points:
-        return Line(name=name, x=tuple(map(float, x)), mean=tuple(values), source=source, shown=shown)
+        return Line(name=name, x=tuple(map(float, x)), mean=tuple(values), source=source, is_shown=is_shown)
     edges = [number * len(values) // points for number in range(points + 1)]
-    kept = [
+    points_kept = [
         (x[start], [value for value in values[start:end] if value == value])
         for start, end in itertools.pairwise(edges)
         if end > start
     ]
     return Line(
         name=name,
-        x=tuple(float(at) for at, _ in kept),
-        mean=tuple(math.fsum(each) / len(each) if each else math.nan for _, each in kept),
-        low=tuple(min(each, default=math.nan) for _, each in kept),
-        high=tuple(max(each, default=math.nan) for _, each in kept),
+        x=tuple(float(first_x) for first_x, _ in points_kept),
+        mean=tuple(
+            math.fsum(neighbours) / len(neighbours) if neighbours else math.nan for _, neighbours in points_kept
+        ),
+        low=tuple(min(neighbours, default=math.nan) for _, neighbours in points_kept),
+        high=tuple(max(neighbours, default=math.nan) for _, neighbours in points_kept),
         source=source,
-        shown=shown,
+        is_shown=is_shown,
     )

@@ -26,28 +26,30 @@ def build_blocks(material: Material) -> list[Block]:
         for at_s, host, text in _shorten_events(events)
     )
     names = ("time", "after the start", "host", "event")
-    made: list[Block] = [
+    blocks: list[Block] = [
         Table(id="events", title="Events", columns=tuple(Column(name=name) for name in names), rows=rows)
     ]
-    return made + _build_running_chart(material, start_s)
+    return blocks + _build_running_chart(material, start_s)
 
 
 def _list_events(material: Material) -> list[Event]:
     job = material.job
-    found: list[Event] = []
+    events: list[Event] = []
     if material.start_s is not None:
-        found.append((material.start_s, "", "the job begins"))
+        events.append((material.start_s, "", "the job begins"))
     for host in job.hosts:
-        for each in host.outcome.exits if host.outcome else ():
-            if each.started_ns:
-                found.append((each.started_ns / 1e9, host.name, f"{each.process} is started (pid {each.pid})"))
-            if each.ended_ns:
-                how = f"killed by signal {each.signal}" if each.signal else f"ended with code {each.code}"
-                why = ", as train told it" if each.signalled else ""
-                found.append((each.ended_ns / 1e9, host.name, f"{each.process} {how}{why}"))
+        for process in host.outcome.exits if host.outcome else ():
+            if process.started_ns:
+                events.append(
+                    (process.started_ns / 1e9, host.name, f"{process.process} is started (pid {process.pid})")
+                )
+            if process.ended_ns:
+                how = f"killed by signal {process.signal}" if process.signal else f"ended with code {process.code}"
+                signalled = ", as train told it" if process.signalled else ""
+                events.append((process.ended_ns / 1e9, host.name, f"{process.process} {how}{signalled}"))
     for host_name, table in material.steps.items():
-        found.append((float(table.end_s[0]), host_name, f"first step ends (rank {int(table.rank[0])})"))
-        found.append(
+        events.append((float(table.end_s[0]), host_name, f"first step ends (rank {int(table.rank[0])})"))
+        events.append(
             (
                 float(table.end_s[-1]),
                 host_name,
@@ -57,25 +59,25 @@ def _list_events(material: Material) -> list[Event]:
     for restart in job.restarts:
         if restart.failed_ns:
             text = f"failure: {first_line(restart.message)}; attempt {restart.attempt} follows"
-            found.append((restart.failed_ns / 1e9, restart.host, text))
+            events.append((restart.failed_ns / 1e9, restart.host, text))
     for number, interruption in enumerate(job.interruptions, 1):
         times = (interruption.time, "SIGTERM to all hosts"), (interruption.end_time, "all hosts have ended")
         for time, text in (*times, (interruption.resumed_time, "the job starts again, on new hosts")):
             if (at_s := seconds_of(time)) is not None:
-                found.append((at_s, "", f"spot interruption {number}: {text}"))
-    found += [
+                events.append((at_s, "", f"spot interruption {number}: {text}"))
+    events += [
         (
-            each.finding.start_s,
-            "" if each.others else each.finding.host,
-            f"finding: {label_finding(each, restarted=bool(job.restarts))}",
+            fold.finding.start_s,
+            "" if fold.others else fold.finding.host,
+            f"finding: {label_finding(fold, restarted=bool(job.restarts))}",
         )
-        for each in fold(material.findings)
+        for fold in fold(material.findings)
     ]
     if material.failed_s is not None:
-        found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))
+        events.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))
     if job.end_s is not None:
-        found.append((job.end_s, "", f"the job ends ({job.status})"))
-    return found
+        events.append((job.end_s, "", f"the job ends ({job.status})"))
+    return events
 
 
 def _shorten_events(events: list[Event]) -> list[Event]:
@@ -91,9 +93,9 @@ def _build_running_chart(material: Material, start_s: float) -> list[Block]:
     lines = []
     for host in material.job.hosts[:MOST_LINES]:
         changes: list[tuple[float, int]] = []
-        for each in host.outcome.exits if host.outcome else ():
-            if each.rank is not None and each.started_ns and each.ended_ns:
-                changes += [(each.started_ns / 1e9 - start_s, 1), (each.ended_ns / 1e9 - start_s, -1)]
+        for process in host.outcome.exits if host.outcome else ():
+            if process.rank is not None and process.started_ns and process.ended_ns:
+                changes += [(process.started_ns / 1e9 - start_s, 1), (process.ended_ns / 1e9 - start_s, -1)]
         if changes:
             x, mean = [0.0], [0.0]
             for at_s, change in sorted(changes):

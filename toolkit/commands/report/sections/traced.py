@@ -61,14 +61,14 @@ def read_traces(job: JobData) -> TracedJob:
     groups: dict[str, list[TraceFile]] = {}
     requests: dict[_Request, list[tuple[str, TraceFile]]] = {}
     for host in job.hosts:
-        known = folder.read_listings(host.traces)
-        listings += known
-        for each in folder.find_trace_files(host.traces, known):
-            groups.setdefault(each.group, []).append(each)
-            if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
-                attempt = int((re.findall(r"_attempt-(\d+)", each.path.name) or ["0"])[0])
-                where = host.name if each.window.request > 0 else ""  # Negative: asked for on all hosts.
-                requests.setdefault((where, each.window.request, attempt), []).append((host.name, each))
+        host_listings = folder.read_listings(host.traces)
+        listings += host_listings
+        for trace_file in folder.find_trace_files(host.traces, host_listings):
+            groups.setdefault(trace_file.group, []).append(trace_file)
+            if trace_file.window.request is not None:  # A restarted attempt counts its requests from 1 again.
+                attempt = int((re.findall(r"_attempt-(\d+)", trace_file.path.name) or ["0"])[0])
+                host_key = host.name if trace_file.window.request > 0 else ""  # Negative: asked for on all hosts.
+                requests.setdefault((host_key, trace_file.window.request, attempt), []).append((host.name, trace_file))
     unread: list[str] = []
     newest = _choose_group(groups)
     files = groups.get(newest, [])
@@ -94,24 +94,26 @@ def _choose_group(groups: dict[str, list[TraceFile]]) -> str:
 
 def _read_pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[TracePair, ...]:
     """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
-    asked = [
+    requested = [
         (attempt, files)
         for (_, _, attempt), files in requests.items()
-        if len(files) == len({each.rank for _, each in files}) == 2
+        if len(files) == len({file.rank for _, file in files}) == 2
     ]
     pairs = []
-    for attempt, files in sorted(asked, key=lambda each: each[1][1][1].window.start_s)[-MOST_PAIRS:]:
-        (first_host, one), (second_host, two) = sorted(files, key=lambda each: each[1].window.start_s)
-        first, second = _read_trace(one, unread), _read_trace(two, unread)
-        if first is None or second is None or one.rank is None or two.rank is None:
+    for attempt, files in sorted(requested, key=lambda request: request[1][1][1].window.start_s)[-MOST_PAIRS:]:
+        (first_host, first_file), (second_host, second_file) = sorted(
+            files, key=lambda host_file: host_file[1].window.start_s
+        )
+        first, second = _read_trace(first_file, unread), _read_trace(second_file, unread)
+        if first is None or second is None or first_file.rank is None or second_file.rank is None:
             continue
         pairs.append(
             TracePair(
-                window=one.group,
+                window=first_file.group,
                 first=first,
                 second=second,
-                first_rank=one.rank,
-                second_rank=two.rank,
+                first_rank=first_file.rank,
+                second_rank=second_file.rank,
                 first_host=first_host,
                 second_host=second_host,
                 attempt=attempt,

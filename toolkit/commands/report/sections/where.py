@@ -51,20 +51,21 @@ def build_blocks(material: Material) -> list[Block]:
     if material.start_s is None or material.end_s is None or not total_s:
         return [Words(text=MISSING)]
     starts = [
-        material if each is job else Material(each, now_s=material.now_s, price=material.price) for each in job.starts()
+        material if started is job else Material(started, now_s=material.now_s, price=material.price)
+        for started in job.starts()
     ]
-    starts = [each for each in starts if each.start_s is not None and each.end_s is not None]
-    facts = [measure_times(each) for each in starts]
+    starts = [start for start in starts if start.start_s is not None and start.end_s is not None]
+    facts = [measure_times(start) for start in starts]
     divided = [
-        divide_time(each, [host.name for host in start.job.hosts], start.steps)
-        for each, start in zip(facts, starts, strict=True)
+        divide_time(times, [host.name for host in start.job.hosts], start.steps)
+        for times, start in zip(facts, starts, strict=True)
     ]
-    parts = {name: sum(each[name] for start in divided for each in start.values()) for name in NAMES}
+    parts = {name: sum(seconds[name] for start in divided for seconds in start.values()) for name in NAMES}
     parts[UNEXPLAINED] = total_s - sum(parts.values())
     if parts[UNEXPLAINED] < 0:  # The platform rounds its seconds.
         parts[max(NAMES, key=lambda name: parts[name])] += parts[UNEXPLAINED]
         parts[UNEXPLAINED] = 0.0
-    made: list[Block] = [
+    blocks: list[Block] = [
         Shares(
             id="ledger",
             title="Where the time went",
@@ -80,13 +81,13 @@ def build_blocks(material: Material) -> list[Block]:
         )
     ]
     if material.price is not None:
-        made.append(_build_money_table(parts, total_s, material.price))
+        blocks.append(_build_money_table(parts, total_s, material.price))
     if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
         reason = _explain_missing_steps(material)
-        made.append(Words(text=f"The steps of this job were not measured, so most of it is unexplained. {reason}"))
+        blocks.append(Words(text=f"The steps of this job were not measured, so most of it is unexplained. {reason}"))
     elif material.steps and (missing := [host.name for host in job.hosts if host.name not in material.steps]):
-        made.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
-    return made
+        blocks.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
+    return blocks
 
 
 def measure_times(material: Material) -> JobTimes:
@@ -112,7 +113,11 @@ def measure_times(material: Material) -> JobTimes:
         end_s=material.end_s,
         failures=tuple(sorted(failures)),
         failed=ended_s is not None,
-        saved=tuple(sorted({at for host in job.hosts for at in _list_write_times(host.output.parent / "checkpoints")})),
+        saved=tuple(
+            sorted(
+                {written_s for host in job.hosts for written_s in _list_write_times(host.output.parent / "checkpoints")}
+            )
+        ),
         ranks_began=_list_rank_starts(job),
     )
 
@@ -136,10 +141,12 @@ def _list_process_starts(exits: Sequence[Exit]) -> list[int]:
 
     Where the installation failed, no rank was started: its end, since until then all was start-up.
     """
-    known = [each for each in exits if each.started_ns]
-    if known and all(each.process == INSTALLER for each in known):
-        return [max(each.ended_ns or each.started_ns for each in known)]
-    return [each.started_ns for each in known if each.rank is not None] or [each.started_ns for each in known]
+    started = [process for process in exits if process.started_ns]
+    if started and all(process.process == INSTALLER for process in started):
+        return [max(process.ended_ns or process.started_ns for process in started)]
+    return [process.started_ns for process in started if process.rank is not None] or [
+        process.started_ns for process in started
+    ]
 
 
 def _find_failure_s(material: Material) -> float | None:
@@ -157,11 +164,11 @@ def _list_write_times(folder: Path) -> set[float]:
     written = set()
     for entry in folders.walk(folder, folders.named_elsewhere):
         try:
-            found = folders.status(entry.path)
+            file_status = folders.status(entry.path)
         except OSError:
             continue
-        if found is not None and stat.S_ISREG(found.st_mode):
-            written.add(found.st_mtime)
+        if file_status is not None and stat.S_ISREG(file_status.st_mode):
+            written.add(file_status.st_mtime)
     return written
 
 
@@ -179,8 +186,8 @@ def _build_note(starts: Sequence[Material], facts: Sequence[JobTimes]) -> str:
     note = "The parts add up to the seconds that are paid for."
     if len(starts) > 1:
         note += f" They are of all {len(starts)} starts; nothing is paid between an interruption and the next start."
-    if any(_lost_everything(each, start) for each, start in zip(facts, starts, strict=True)):
-        which = "an interruption" if any(each.interrupted for each in facts) else "a failure"
+    if any(_lost_everything(times, start) for times, start in zip(facts, starts, strict=True)):
+        which = "an interruption" if any(times.interrupted for times in facts) else "a failure"
         note += f" No checkpoint was seen, so all steps before {which} are lost."
     return note
 

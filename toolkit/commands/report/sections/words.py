@@ -35,9 +35,9 @@ def format_number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def count_words(count: int, one: str, more: str = "") -> str:
-    """Return "1 host", "2,000 hosts"; *more* is an irregular plural of *one*."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def count_words(count: int, singular: str, plural: str = "") -> str:
+    """Return "1 host", "2,000 hosts"; *plural* is an irregular plural of *singular*."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def format_size(count: float) -> str:

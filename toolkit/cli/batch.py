@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "compiled": {"TOOLKIT_COMPILE": "on"},
     "autocast": {"TOOLKIT_AUTOCAST": "bf16"},
 }
+HEADS = ("variant", "batch", "peak, MiB", "GPU, MiB", "learning rate", "weight decay", "next larger")
 EPILOG = """\
 Each try runs the first steps of the job in processes of its own, with the hyperparameter --batch set, and is killed
 after them, or as soon as it needs more than --memory. A variant is native, compiled, autocast, a hyperparameter
@@ -107,20 +108,20 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     )
     names = arguments.variant or ["native", "compiled"]
     changes = {name: _variant(name) for name in names}
-    tries_by_variant: dict[str, list[BatchTrial]] = {}
+    trials_by_variant: dict[str, list[BatchTrial]] = {}
     for name, (hyperparameters, variables) in changes.items():
         words = [*arguments.job, "--hosts", "1"]
         for key, value in hyperparameters.items():
             words += ["--hyperparameter", f"{key}={value}"]
         for key, value in variables.items():
             words += ["--env", f"{key}={value}"]
-        tries_by_variant[name] = _search(words, name, arguments, start, limit, log)
-    scaled = {name: _scaled(tries, own_batch or start, arguments) for name, tries in tries_by_variant.items()}
+        trials_by_variant[name] = _search(words, name, arguments, start, limit, log)
+    scaled = {name: _scaled(tries, own_batch or start, arguments) for name, tries in trials_by_variant.items()}
     if arguments.json:
-        _print_json(tries_by_variant, scaled, limit)
+        _print_json(trials_by_variant, scaled, limit)
     else:
-        _print_table(tries_by_variant, scaled, arguments.batch, limit)
-    return 0 if all(any(batch_try.fits for batch_try in tries) for tries in tries_by_variant.values()) else 1
+        _print_table(trials_by_variant, scaled, arguments.batch, limit)
+    return 0 if all(any(trial.fits for trial in tries) for tries in trials_by_variant.values()) else 1
 
 
 def _variant(name: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -163,7 +164,7 @@ def _search(
         }  # The tries are no jobs that `toolkit jobs` should show.
         while True:
             batch = next_batch(
-                {batch_try.batch: batch_try.fits for batch_try in tries},
+                {trial.batch: trial.fits for trial in tries},
                 start=start,
                 most=arguments.most,
                 multiple=arguments.multiple,
@@ -183,8 +184,8 @@ def _search(
             tries.append(tried)
             result = "fits" if tried.fits else tried.reason
             log.info(f"{name}: batch {batch}: {result} ({_mib(tried.memory_bytes)} MiB, {tried.took_s:.0f} s)")
-    smallest = min(tries, key=lambda batch_try: batch_try.batch)
-    if not any(batch_try.fits for batch_try in tries) and not smallest.is_memory:
+    smallest = min(tries, key=lambda trial: trial.batch)
+    if not any(trial.fits for trial in tries) and not smallest.is_memory:
         raise UserError(
             f"expected the job to run with a small batch, found: {smallest.reason}", where=f"toolkit batch: {name}"
         )
@@ -196,7 +197,7 @@ def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.N
     from toolkit.commands.batch.scaling import scaled
     from toolkit.commands.batch.search import largest
 
-    new_batch = largest({batch_try.batch: batch_try.fits for batch_try in tries})
+    new_batch = largest({trial.batch: trial.fits for trial in tries})
     if new_batch is None:
         return {"learning_rate": None, "weight_decay": None}
     values = scaled(
@@ -207,59 +208,50 @@ def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.N
 
 def _best(tries: "Sequence[BatchTrial]") -> "tuple[BatchTrial | None, BatchTrial | None]":
     """Return the largest batch that fits, and the smallest one above it that does not."""
-    best = max(
-        (batch_try for batch_try in tries if batch_try.fits), key=lambda batch_try: batch_try.batch, default=None
-    )
-    above = [batch_try for batch_try in tries if not batch_try.fits and (best is None or batch_try.batch > best.batch)]
-    return best, min(above, key=lambda batch_try: batch_try.batch, default=None)
+    best = max((trial for trial in tries if trial.fits), key=lambda trial: trial.batch, default=None)
+    above = [trial for trial in tries if not trial.fits and (best is None or trial.batch > best.batch)]
+    return best, min(above, key=lambda trial: trial.batch, default=None)
 
 
 def _print_table(
-    tries_by_variant: "Mapping[str, Sequence[BatchTrial]]",
+    trials_by_variant: "Mapping[str, Sequence[BatchTrial]]",
     scaled: Mapping[str, Mapping[str, float | None]],
     batch: str,
     limit: int,
 ) -> None:
     print(f"the largest {batch} within {_mib(limit)} MiB")
-    with_gpu = any(batch_try.gpu_bytes is not None for tries in tries_by_variant.values() for batch_try in tries)
-    heads = [
-        "variant",
-        "batch",
-        "peak, MiB",
-        *(["GPU, MiB"] if with_gpu else []),
-        "learning rate",
-        "weight decay",
-        "next larger",
-    ]
-    rows = [heads]
-    for name, tries in tries_by_variant.items():
-        best, above = _best(tries)
-        gpu = [_mib(best.gpu_bytes) if best and best.gpu_bytes else ""] if with_gpu else []
-        rows.append(
-            [
-                name,
-                str(best.batch) if best else "none",
-                _mib(best.memory_bytes) if best else "",
-                *gpu,
-                *(_number(scaled[name][key]) for key in ("learning_rate", "weight_decay")),
-                f"{above.batch}: {above.reason}" if above else "none was tried",
-            ]
-        )
-    columns = [number for number in range(len(heads)) if number == 0 or any(row[number] for row in rows[1:])]
+    rows = [HEADS, *(_build_row(name, tries, scaled[name]) for name, tries in trials_by_variant.items())]
+    # A column in which no variant has anything is left out.
+    columns = [number for number in range(len(HEADS)) if number == 0 or any(row[number] for row in rows[1:])]
     widths = {number: max(len(row[number]) for row in rows) for number in columns}
     for row in rows:
         print("  ".join(row[number].ljust(widths[number]) for number in columns).rstrip())
-    results = {name: best.batch for name, tries in tries_by_variant.items() if (best := _best(tries)[0])}
+    results = {name: best.batch for name, tries in trials_by_variant.items() if (best := _best(tries)[0])}
     if "native" in results and "compiled" in results and results["compiled"] < results["native"]:
         print("compiling makes the largest batch smaller here: the compiled code keeps more in memory.")
 
 
+def _build_row(name: str, tries: "Sequence[BatchTrial]", scaled: Mapping[str, float | None]) -> tuple[str, ...]:
+    best, above = _best(tries)
+    return (
+        name,
+        str(best.batch) if best else "none",
+        _mib(best.memory_bytes) if best else "",
+        _mib(best.gpu_bytes) if best and best.gpu_bytes else "",
+        _number(scaled["learning_rate"]),
+        _number(scaled["weight_decay"]),
+        f"{above.batch}: {above.reason}" if above else "none was tried",
+    )
+
+
 def _print_json(
-    tries_by_variant: "Mapping[str, Sequence[BatchTrial]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
+    trials_by_variant: "Mapping[str, Sequence[BatchTrial]]",
+    scaled: Mapping[str, Mapping[str, float | None]],
+    limit: int,
 ) -> None:
 
     variants = {}
-    for name, tries in tries_by_variant.items():
+    for name, tries in trials_by_variant.items():
         best = _best(tries)[0]
         variants[name] = {"batch": best.batch if best else None, **scaled[name], "tries": tries}
     print(encode({"memory_bytes": limit, "variants": variants}).decode())

@@ -78,24 +78,24 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
     from toolkit.diagnosis.folding import fold
 
-    steps = sum(len(fold.end_s) for evidence in hosts for fold in evidence.steps.values())
+    steps = sum(len(rank_steps.end_s) for evidence in hosts for rank_steps in evidence.steps.values())
     samples = sum(len(evidence.times_s) for evidence in hosts)
     folds = fold(findings)
     many = "no finding" if not folds else "1 finding" if len(folds) == 1 else f"{len(folds)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:
         yield "Nothing was measured: the monitor was off, or the job too short for it (toolkit docs diagnosis)."
-    for fold in folds:
-        finding = fold.finding
-        details = (fold.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
+    for group in folds:
+        finding = group.finding
+        details = (group.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
         host = f"{', '.join(filter(None, details))}: " if any(details) else ""
         yield ""
         yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:
             limit = "" if number.limit is None else f", limit {number.limit:.4g}"
             formula = f" ({number.formula})" if number.formula else ""
-            values = fold.of_all(number)
-            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if fold.others else ""
+            values = group.of_all(number)
+            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if group.others else ""
             yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
         yield from _wrapped(f"Try: {finding.change}", "  ")
         yield from _wrapped(f"Refuted by: {finding.refuted_by}", "  ")

@@ -216,6 +216,8 @@ def test_ids_of_blocks_are_unique() -> None:
         second_host="algo-1",
     )
     found = TracedJob(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
-    blocks = [block for make in (kernels, memory) for block in make.of_traces(found) if not isinstance(block, Words)]
+    blocks = [
+        block for make in (kernels, memory) for block in make.build_trace_blocks(found) if not isinstance(block, Words)
+    ]
 
     assert len({block.id for block in blocks}) == len(blocks)

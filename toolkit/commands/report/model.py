@@ -4,6 +4,7 @@
 here: a renderer rounds them for the eye, and the CSV of a chart or table has them unrounded.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import field
@@ -104,6 +105,28 @@ class Table(Record, frozen=True, kw_only=True, tag=True):
     rows: tuple[tuple[Cell, ...], ...]
     total: tuple[Cell, ...] = ()
     note: str = ""
+
+
+# A column of `make_table`: its name, or its name, unit and formula.
+ColumnSpec = str | tuple[str, str] | tuple[str, str, str]
+
+
+def make_table(
+    id: str,
+    title: str,
+    columns: Iterable[ColumnSpec],
+    rows: Iterable[tuple[Cell, ...]],
+    *,
+    total: tuple[Cell, ...] = (),
+    note: str = "",
+) -> Table:
+    """Return the Table *id*, whose *columns* are written as ("step", "ms", "median of the traced steps") or "rank"."""
+    heads = tuple(_make_column(*((spec,) if isinstance(spec, str) else spec)) for spec in columns)
+    return Table(id=id, title=title, columns=heads, rows=tuple(rows), total=total, note=note)
+
+
+def _make_column(name: str, unit: str = "", formula: str = "") -> Column:
+    return Column(name=name, unit=unit, formula=formula)
 
 
 class Part(Record, frozen=True, kw_only=True):

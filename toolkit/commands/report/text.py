@@ -98,40 +98,30 @@ class TextWriter:
     def _table(self, table: Table) -> list[str]:
         if not table.rows:
             return ["  (empty)"]
-        heads = [format_head(column) for column in table.columns]
+        rows = self._format_rows(table)
         names = [column.name for column in table.columns]
+        heads = [format_head(column) for column in table.columns]
         units = [head[len(name) + 2 : -1] for head, name in zip(heads, names, strict=True)]
-        rows = [
-            [format_cell(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
-            for row in (*table.rows[:MOST_TABLE_ROWS], *([table.total] if table.total else []))
-        ]
-        right = [
+        is_number = [
             all(isinstance(row[number], int | float | None) for row in table.rows)
             for number in range(len(table.columns))
         ]
-        last = len(heads) - 1
+        for head_lines in ([heads], [names, units]):  # The units on a line of their own make it narrower.
+            widths = [max(map(len, cells)) for cells in zip(*head_lines, *rows, strict=True)]
+            room = self._width - 2 - sum(widths[:-1]) - 2 * (len(widths) - 1)
+            if room >= min(widths[-1], LEAST_ROOM):
+                widths[-1] = min(widths[-1], room)
+                return [line for row in (*head_lines, *rows) for line in _lay_out(row, widths, is_number)]
+        return self._records(heads, rows)
+
+    def _format_rows(self, table: Table) -> list[list[str]]:
+        """Return the cells of *table* as text, all but the last of a row cut to a third of the width."""
         longest = max(self._width // 3, LABEL)  # One long name must not make the table too wide.
-        rows = [[*(_shorten(cell, longest) for cell in row[:-1]), row[-1]] for row in rows]
-        widths = [max(len(head), *(len(row[number]) for row in rows)) for number, head in enumerate(heads)]
-        room = self._width - 2 - sum(widths[:-1]) - 2 * last
-        above = [heads]
-        if room < min(widths[last], LEAST_ROOM):  # The units on a line of their own make it narrower.
-            above = [names, units]
-            widths = [max(len(row[number]) for row in (*above, *rows)) for number in range(len(names))]
-            room = self._width - 2 - sum(widths[:-1]) - 2 * last
-        if room < min(widths[last], LEAST_ROOM):
-            return self._records(heads, rows)
-        widths[last] = min(widths[last], room)
-        lines = []
-        for row in [*above, *rows]:
-            cells = [
-                cell.rjust(widths[number]) if right[number] else cell.ljust(widths[number])
-                for number, cell in enumerate(row[:-1])
-            ]
-            cut = [row[-1].rjust(widths[last])] if right[last] else textwrap.wrap(row[-1], max(widths[last], 1)) or [""]
-            start = "  " + "".join(f"{cell}  " for cell in cells)
-            lines += [start + cut[0], *(" " * len(start) + more for more in cut[1:])]
-        return lines
+        rows = []
+        for row in (*table.rows[:MOST_TABLE_ROWS], *([table.total] if table.total else [])):
+            cells = [format_cell(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
+            rows.append([*(_shorten(cell, longest) for cell in cells[:-1]), cells[-1]])
+        return rows
 
     def _records(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         """Return a table that is too wide: a few lines for each row."""
@@ -275,6 +265,17 @@ class TextWriter:
             replace_whitespace=not keep,
             drop_whitespace=not keep,
         )
+
+
+def _lay_out(row: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> list[str]:
+    """Return the lines of one *row* of a table: numbers to the right; the last cell, if it is text, is folded."""
+    aligned = [
+        cell.rjust(width) if numeric else cell.ljust(width)
+        for cell, width, numeric in zip(row, widths, is_number, strict=True)
+    ]
+    start = "  " + "".join(f"{cell}  " for cell in aligned[:-1])
+    last = [aligned[-1]] if is_number[-1] else textwrap.wrap(row[-1], max(widths[-1], 1)) or [""]
+    return [start + last[0], *(" " * len(start) + part for part in last[1:])]
 
 
 def format_cell(cell: Cell, unit: str = "") -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from toolkit.commands.report.compare.measured import ComparedJob
-from toolkit.commands.report.model import Block, Column, Table, Words
+from toolkit.commands.report.model import Block, Words, make_table
 from toolkit.diagnosis.folding import FoldedFinding
 from toolkit.folders import is_file, named_elsewhere
 from toolkit.series.finding import Finding
@@ -34,9 +34,9 @@ def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Blo
             hosts = f" ({folded.hosts})" if len(source.job.hosts) > 1 and folded.hosts else ""
             rows.append((other.label, " ".join(key).strip(), state, folded.finding.text + hosts))
     if rows:
-        columns = tuple(Column(name=name) for name in ("job", "finding", "state", "what was found"))
+        columns = ("job", "finding", "state", "what was found")
         note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
-        blocks.append(Table(id="findings-table", title="Findings", columns=columns, rows=tuple(rows), note=note))
+        blocks.append(make_table("findings-table", "Findings", columns, rows, note=note))
     elif not blocks:
         blocks.append(Words(text="Neither job has a finding.", tone="good"))
     return blocks

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from toolkit.commands.report.compare.measured import ComparedJob
-from toolkit.commands.report.model import Block, Cell, Column, Table, Words
+from toolkit.commands.report.model import Block, Cell, Words, make_table
 from toolkit.commands.report.sections import compiler
 from toolkit.job.compilation import Compilation
 
@@ -55,7 +55,7 @@ def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Blo
         (name, *(None if compilation is None else quantity(compilation) for compilation in compilations.values()))
         for name, quantity in ROWS
     ]
-    columns = (Column(name="quantity"), *(Column(name=label) for label in compilations))
+    columns = ("quantity", *compilations)
     known_rows = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
-    blocks.append(Table(id="compilers", title="Compilers", columns=columns, rows=known_rows))
+    blocks.append(make_table("compilers", "Compilers", columns, known_rows))
     return blocks

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from toolkit.commands.report.compare.measured import ComparedJob
-from toolkit.commands.report.model import Block, Cell, Column, Table, Words
+from toolkit.commands.report.model import Block, Cell, ColumnSpec, Words, make_table
 from toolkit.commands.report.sections import traced
 from toolkit.traces import names
 from toolkit.traces.figures import TraceFigures, compute_figures
@@ -27,16 +27,14 @@ def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
             operator = trace[place] if place < len(trace) else None
             row += [operator.name if operator else "", None if operator is None else round(100 * operator.share, 2)]
         rows.append(tuple(row))
-    columns = [Column(name="place")]
+    columns: list[ColumnSpec] = ["place"]
     for job in jobs:
         columns += [
-            Column(name=job.label),
-            Column(name=f"share in {job.label}", unit="percent", formula="its time / time of all"),
+            job.label,
+            (f"share in {job.label}", "percent", "its time / time of all"),
         ]
     note = "By time, of the first rank of the newest trace: kernels, on a CPU operators less the operators within them."
-    blocks.append(
-        Table(id="top-kernels", title=f"The first {TOP} by time", columns=tuple(columns), rows=tuple(rows), note=note)
-    )
+    blocks.append(make_table("top-kernels", f"The first {TOP} by time", columns, rows, note=note))
     return [*blocks, *_build_collectives({label: trace for label, trace in traces.items() if trace is not None})]
 
 
@@ -46,9 +44,9 @@ def _build_collectives(traces: Mapping[str, TraceFigures]) -> list[Block]:
     collectives = sorted({name for job_calls in calls.values() for name in job_calls})
     if not collectives:
         return []
-    columns = [Column(name="collective")]
+    columns: list[ColumnSpec] = ["collective"]
     for label in calls:
-        columns += [Column(name=f"a step in {label}"), Column(name=f"time a step in {label}", unit="ms")]
+        columns += [f"a step in {label}", (f"time a step in {label}", "ms")]
     rows: list[tuple[Cell, ...]] = []
     for name in collectives:
         row: list[Cell] = [name]
@@ -56,7 +54,7 @@ def _build_collectives(traces: Mapping[str, TraceFigures]) -> list[Block]:
             row += job_calls.get(name, (0, None))
         rows.append(tuple(row))
     note = "Of the same traces. Gloo's and NCCL's time holds the wait for the other ranks."
-    return [Table(id="collectives", title="Collectives", columns=tuple(columns), rows=tuple(rows), note=note)]
+    return [make_table("collectives", "Collectives", columns, rows, note=note)]
 
 
 def _sum_communication(job_figures: TraceFigures) -> dict[str, tuple[float, float]]:

@@ -22,7 +22,6 @@ from toolkit.commands.report.model import (
     Block,
     Cell,
     Chart,
-    Column,
     Line,
     Mark,
     Page,
@@ -30,6 +29,7 @@ from toolkit.commands.report.model import (
     Table,
     Tone,
     Words,
+    make_table,
 )
 
 MADE_BY = f"toolkit {__version__}"
@@ -165,44 +165,52 @@ def _describe_job(job: ComparedJob) -> str:
 
 def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
     native = jobs[0]
-    rows: list[tuple[Cell, ...]] = []
-
-    def row(name: str, values: Sequence[float | None]) -> None:
-        if all(value is None for value in values):
-            return
-        base = values[0]
-        ratios = [f"{(value / base - 1) * 100:+.1f} %" if base and value is not None else "" for value in values[1:]]
-        rows.append((name, *(None if value is None else float(f"{value:.6g}") for value in values), *ratios))
-
-    row("training time, s", [job.training_s for job in jobs])
-    row("billable, s", [job.billable_s for job in jobs])
-    if price is not None:
-        row(
-            f"cost at {price:g} for a host and hour",
-            [None if job.billable_s is None else job.billable_s / 3600 * price for job in jobs],
-        )
-    names = {job.throughput.name for job in jobs if job.throughput is not None}
-    if len(names) == 1:
-        row(f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs])
-    rates, shared = compute_steps_per_s(jobs)
-    if shared:
-        row(f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates)
-    row("seconds of the training alone, train_runtime", [job.runtime_s for job in jobs])
-    row("epochs", [job.epoch_count for job in jobs])
-    row("first epoch, s", [job.epochs.latencies_s[0] if job.epochs else None for job in jobs])
-    row("last epoch, s", [job.epochs.latencies_s[-1] if job.epochs else None for job in jobs])
-    row("last loss", [job.loss.y[-1] if job.loss and job.loss.y else None for job in jobs])
-    return Table(
-        id="overview",
-        title="The jobs",
-        columns=(
-            Column(name="quantity"),
-            *(Column(name=job.label) for job in jobs),
-            *(Column(name=f"{job.label} vs {native.label}", formula="value / native - 1") for job in jobs[1:]),
+    known = ((name, values) for name, values in _list_quantities(jobs, price) if any(map(_is_known, values)))
+    return make_table(
+        "overview",
+        "The jobs",
+        (
+            "quantity",
+            *(job.label for job in jobs),
+            *((f"{job.label} vs {native.label}", "", "value / native - 1") for job in jobs[1:]),
         ),
-        rows=tuple(rows),
+        ((name, *map(_round_to_six_digits, values), *_compare_to_first(values)) for name, values in known),
         note="Billable seconds are the training time times the hosts. Numbers have six digits.",
     )
+
+
+def _list_quantities(jobs: Sequence[ComparedJob], price: float | None) -> Iterator[tuple[str, list[float | None]]]:
+    """Yield each quantity of the overview with its value of each job."""
+    yield "training time, s", [job.training_s for job in jobs]
+    yield "billable, s", [job.billable_s for job in jobs]
+    if price is not None:
+        costs = [None if job.billable_s is None else job.billable_s / 3600 * price for job in jobs]
+        yield f"cost at {price:g} for a host and hour", costs
+    names = {job.throughput.name for job in jobs if job.throughput is not None}
+    if len(names) == 1:
+        yield f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs]
+    rates, shared = compute_steps_per_s(jobs)
+    if shared:
+        yield f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates
+    yield "seconds of the training alone, train_runtime", [job.runtime_s for job in jobs]
+    yield "epochs", [job.epoch_count for job in jobs]
+    yield "first epoch, s", [job.epochs.latencies_s[0] if job.epochs else None for job in jobs]
+    yield "last epoch, s", [job.epochs.latencies_s[-1] if job.epochs else None for job in jobs]
+    yield "last loss", [job.loss.y[-1] if job.loss and job.loss.y else None for job in jobs]
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None
+
+
+def _round_to_six_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _compare_to_first(values: Sequence[float | None]) -> list[str]:
+    """Return the change of each value but the first against it, as "+1.5 %"; "" where one of the two is not known."""
+    base = values[0]
+    return [f"{(value / base - 1) * 100:+.1f} %" if base and value is not None else "" for value in values[1:]]
 
 
 def _build_bars(jobs: Sequence[ComparedJob]) -> list[Block]:
@@ -332,16 +340,16 @@ def _build_epochs(jobs: Sequence[ComparedJob], job_savings: Sequence[Savings]) -
             cursor="epoch",
             formula="Sum of the latencies until then. Where the lines cross, the overhead is paid off.",
         ),
-        Table(
-            id="epoch-table",
-            title="Epoch latencies",
-            columns=(
-                Column(name="job"),
-                Column(name="epochs"),
-                *(Column(name=name, unit="s") for name in heads),
-                Column(name="source"),
+        make_table(
+            "epoch-table",
+            "Epoch latencies",
+            (
+                "job",
+                "epochs",
+                *((name, "s") for name in heads),
+                "source",
             ),
-            rows=tuple(rows),
+            rows,
             note="Overhead: first - last. Overhead per epoch: overhead / epochs, which the number of epochs amortises.",
         ),
     ]
@@ -382,10 +390,8 @@ def _build_steps(jobs: Sequence[ComparedJob]) -> list[Block]:
             if (shared := find_common_steps(jobs[0], other))
         ]
         if rows:
-            columns = (Column(name="job"), Column(name="steps in common"), Column(name="from"), Column(name="to"))
-            blocks.append(
-                Table(id="same-steps", title="Same steps against same steps", columns=columns, rows=tuple(rows))
-            )
+            columns = ("job", "steps in common", "from", "to")
+            blocks.append(make_table("same-steps", "Same steps against same steps", columns, rows))
     return blocks
 
 
@@ -409,11 +415,11 @@ def _build_normalised(jobs: Sequence[ComparedJob]) -> Table:
             )
         )
     names = ("job", "devices", "hours", "epochs", "hours per epoch", "reduction ratio", "ratio per device")
-    return Table(
-        id="normalised",
-        title="Hours per epoch",
-        columns=tuple(Column(name=name) for name in names),
-        rows=tuple(rows),
+    return make_table(
+        "normalised",
+        "Hours per epoch",
+        names,
+        rows,
         note="Hours per epoch: hours / epochs. Reduction ratio: native hours per epoch / this job's. Ratio per device: "
         "that x native devices / this job's devices, what better software did. Say --epochs and --gpus where the "
         "files do not know them.",

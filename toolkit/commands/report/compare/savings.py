@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from toolkit.commands.report.compare import formulas
 from toolkit.commands.report.compare.formulas import BreakEven, Interval
 from toolkit.commands.report.compare.measured import ComparedJob
-from toolkit.commands.report.model import Cell, Column, Table
+from toolkit.commands.report.model import Cell, Table, make_table
 from toolkit.records import Record
 
 LEAST_EPOCHS = 2  # The first holds the compilation; a steady one is needed beside it.
@@ -81,11 +81,11 @@ def compute_steps_per_s(jobs: Sequence[ComparedJob]) -> tuple[list[float | None]
 
 def build_savings_table(native: ComparedJob, other: ComparedJob, savings: Savings) -> Table:
     """Return the savings of *other* as a table whose last column is the calculation, with its numbers."""
-    return Table(
-        id=f"savings-{other.label}",
-        title=f"{other.label} against {native.label}",
-        columns=(Column(name="quantity"), Column(name="value"), Column(name="how it was made")),
-        rows=tuple(_build_rows(native, other, savings)),
+    return make_table(
+        f"savings-{other.label}",
+        f"{other.label} against {native.label}",
+        ("quantity", "value", "how it was made"),
+        _build_rows(native, other, savings),
         note="Percentages are of the native job; a negative one is a loss. An interval holds the middle 95 % of 2,000 "
         "resamples of the epochs or steps of these two runs. They know the noise within a run, not that of machines.",
     )

@@ -1,6 +1,6 @@
 """Two ranks' traces beside each other: what the slow one does more, by operator."""
 
-from toolkit.commands.report.model import Column, Table
+from toolkit.commands.report.model import Table, make_table
 from toolkit.commands.report.sections.traced import TracePair
 from toolkit.commands.report.sections.words import count_words
 from toolkit.traces.chrome import ChromeTrace
@@ -33,18 +33,18 @@ def build_difference_table(
     """Return the table with the id *name* of what *slow* does more than *healthy*, the largest difference first."""
     compared = compare_traces(slow, healthy)
     slow_name, healthy_name = f"rank {slow_rank}", f"rank {healthy_rank}"
-    return Table(
-        id=name,
-        title=f"What {slow_name} does more than {healthy_name}, a step ({window})",
-        columns=(
-            Column(name="operator"),
-            Column(name="more", unit="ms", formula=f"{slow_name} less {healthy_name}"),
-            Column(name=slow_name, unit="ms", formula="self time / steps traced"),
-            Column(name=healthy_name, unit="ms", formula="self time / steps traced"),
-            Column(name=f"calls, {slow_name}"),
-            Column(name=f"calls, {healthy_name}"),
+    return make_table(
+        name,
+        f"What {slow_name} does more than {healthy_name}, a step ({window})",
+        (
+            "operator",
+            ("more", "ms", f"{slow_name} less {healthy_name}"),
+            (slow_name, "ms", "self time / steps traced"),
+            (healthy_name, "ms", "self time / steps traced"),
+            f"calls, {slow_name}",
+            f"calls, {healthy_name}",
         ),
-        rows=tuple(
+        (
             (
                 shorten_name(change.name, NARROW),
                 *(seconds * MILLI for seconds in (change.more_s, change.first_s, change.second_s)),

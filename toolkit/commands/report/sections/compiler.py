@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from toolkit.commands.jobs.data import JobData
-from toolkit.commands.report.model import Block, Cell, Column, Table, Tone, Words
+from toolkit.commands.report.model import Block, Cell, ColumnSpec, Table, Tone, Words, make_table
 from toolkit.commands.report.sections.material import Material
 from toolkit.job.compilation import Compilation, Trial
 
@@ -102,29 +102,29 @@ def _autocast_tone(compilation: Compilation) -> Tone:
 
 def _build_hosts_table(compilations: Sequence[tuple[str, Compilation]]) -> Table:
     """Return the counts of each host, without columns that no host has."""
-    columns: tuple[tuple[Column, Quantity], ...] = (
-        (Column(name="rank", formula="The host's lowest rank that reported."), lambda did: did.rank),
-        (Column(name="framework"), lambda did: did.framework),
-        (Column(name="modules"), lambda did: ", ".join(did.modules) or None),
+    columns: tuple[tuple[ColumnSpec, Quantity], ...] = (
+        (("rank", "", "The host's lowest rank that reported."), lambda did: did.rank),
+        ("framework", lambda did: did.framework),
+        ("modules", lambda did: ", ".join(did.modules) or None),
         (
-            Column(name="compilations", formula="Compiled frames (PyTorch) or functions (TensorFlow)."),
+            ("compilations", "", "Compiled frames (PyTorch) or functions (TensorFlow)."),
             lambda did: did.compilations,
         ),
-        (Column(name="graphs"), lambda did: did.graphs),
-        (Column(name="graph breaks"), lambda did: did.graph_breaks),
-        (Column(name="recompilations"), count_recompilations),
-        (Column(name="cache hits"), lambda did: did.cache_hits),
+        ("graphs", lambda did: did.graphs),
+        ("graph breaks", lambda did: did.graph_breaks),
+        ("recompilations", count_recompilations),
+        ("cache hits", lambda did: did.cache_hits),
     )
     return _build_host_table("compiler-hosts", "What was compiled", columns, compilations)
 
 
 def _build_times_table(compilations: Sequence[tuple[str, Compilation]]) -> Table:
-    columns: tuple[tuple[Column, Quantity], ...] = (
-        (Column(name="compiling", unit="s"), lambda did: did.compile_s),
-        (Column(name="steps"), lambda did: did.steps),
-        (Column(name="steady step", unit="ms", formula=STEADY), lambda did: did.steady_step_ms),
+    columns: tuple[tuple[ColumnSpec, Quantity], ...] = (
+        (("compiling", "s"), lambda did: did.compile_s),
+        ("steps", lambda did: did.steps),
+        (("steady step", "ms", STEADY), lambda did: did.steady_step_ms),
         (
-            Column(name="break-even step", formula=BREAK_EVEN),
+            ("break-even step", "", BREAK_EVEN),
             lambda did: did.break_even_step or "not reached, or not known",
         ),
     )
@@ -134,7 +134,7 @@ def _build_times_table(compilations: Sequence[tuple[str, Compilation]]) -> Table
 def _build_host_table(
     name: str,
     title: str,
-    columns: Sequence[tuple[Column, Quantity]],
+    columns: Sequence[tuple[ColumnSpec, Quantity]],
     compilations: Sequence[tuple[str, Compilation]],
 ) -> Table:
     known_columns = [
@@ -142,13 +142,11 @@ def _build_host_table(
         for column, quantity in columns
         if any(quantity(compilation) is not None for _, compilation in compilations)
     ]
-    return Table(
-        id=name,
-        title=title,
-        columns=(Column(name="host"), *(column for column, _ in known_columns)),
-        rows=tuple(
-            (host, *(quantity(compilation) for _, quantity in known_columns)) for host, compilation in compilations
-        ),
+    return make_table(
+        name,
+        title,
+        ("host", *(column for column, _ in known_columns)),
+        ((host, *(quantity(compilation) for _, quantity in known_columns)) for host, compilation in compilations),
     )
 
 
@@ -173,20 +171,20 @@ def _build_trial_table(trials: Sequence[tuple[str, str, Trial]]) -> Table:
         )
         for host, candidate, trial in trials
     )
-    return Table(
-        id="compiler-trials",
-        title="Trials on the job's own steps",
-        columns=(
-            Column(name="host"),
-            Column(name="tried"),
-            Column(name="pairs of steps", formula=TRIAL),
-            Column(name="step without", unit="ms"),
-            Column(name="step with", unit="ms"),
-            Column(name="times as fast", formula="step without / step with"),
-            Column(name="kept"),
-            Column(name="cost", unit="s", formula="Beyond as many steps without, compiling included."),
+    return make_table(
+        "compiler-trials",
+        "Trials on the job's own steps",
+        (
+            "host",
+            "tried",
+            ("pairs of steps", "", TRIAL),
+            ("step without", "ms"),
+            ("step with", "ms"),
+            ("times as fast", "", "step without / step with"),
+            "kept",
+            ("cost", "s", "Beyond as many steps without, compiling included."),
         ),
-        rows=rows,
+        rows,
     )
 
 
@@ -198,16 +196,16 @@ def _list_recompilations(compilations: Iterable[tuple[str, Compilation]]) -> Ite
 
 def _build_recompilation_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
     often = any(isinstance(row[-1], int) and row[-1] >= MANY for row in rows)
-    return Table(
-        id="compiler-recompilations",
-        title="Compiled again",
-        columns=(
-            Column(name="host"),
-            Column(name="what"),
-            Column(name="guard that failed"),
-            Column(name="times"),
+    return make_table(
+        "compiler-recompilations",
+        "Compiled again",
+        (
+            "host",
+            "what",
+            "guard that failed",
+            "times",
         ),
-        rows=tuple(rows),
+        rows,
         note=f"Each new shape costs a compilation. {OFTEN}" if often else "",
     )
 

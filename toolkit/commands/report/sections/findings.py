@@ -1,6 +1,6 @@
 """What is wrong or wasteful: each finding with its numbers, what would refute it, and one change to try."""
 
-from toolkit.commands.report.model import Block, Column, Table, Tone, Words
+from toolkit.commands.report.model import Block, Table, Tone, Words, make_table
 from toolkit.commands.report.sections import evidence
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import format_duration, format_utc
@@ -17,30 +17,30 @@ def build_blocks(material: Material) -> list[Block]:
     if not findings:
         return [Words(text=NONE if material.samples or material.steps else material.why_unmeasured)]
     blocks: list[Block] = []
-    for number, fold in enumerate(findings, 1):
-        finding = fold.finding
+    for number, group in enumerate(findings, 1):
+        finding = group.finding
         # Neighbouring words are one card: those of a finding stand together, its table ends it.
-        blocks.append(_describe_finding(material, fold))
+        blocks.append(_describe_finding(material, group))
         if finding.refuted_by:
             blocks.append(Words(name="Refuted by", text=material.job.mask(finding.refuted_by)))
-        notes = (ONE_OF_SEVERAL.format(host=finding.host) if fold.others else "", material.job.mask(finding.note))
+        notes = (ONE_OF_SEVERAL.format(host=finding.host) if group.others else "", material.job.mask(finding.note))
         if any(notes):
             blocks.append(Words(name="Note", text=" ".join(filter(None, notes))))
         if finding.numbers:
-            blocks.append(_build_numbers_table(number, fold))
+            blocks.append(_build_numbers_table(number, group))
         blocks += evidence.build_blocks(material, number, finding)
     return blocks
 
 
-def label_finding(fold: FoldedFinding, *, restarted: bool = False) -> str:
+def label_finding(group: FoldedFinding, *, restarted: bool = False) -> str:
     """Return "CPUBottleneck (cpu, host algo-1)", "DataWait (loader, hosts algo-1, algo-2)".
 
     The attempt stands with it if the job was *restarted*.
     """
-    finding = fold.finding
+    finding = group.finding
     rank = "" if finding.rank is None else f"rank {finding.rank}"
     attempt = f"attempt {finding.attempt}" if restarted or finding.attempt else ""
-    details = ", ".join(filter(None, (finding.subject, rank, fold.hosts, attempt)))
+    details = ", ".join(filter(None, (finding.subject, rank, group.hosts, attempt)))
     return f"{finding.rule} ({details})" if details else finding.rule
 
 
@@ -49,35 +49,35 @@ def choose_tone(finding: Finding) -> Tone:
     return {"record": "plain", "warn": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
 
 
-def _describe_finding(material: Material, fold: FoldedFinding) -> Words:
-    finding, start_s = fold.finding, material.start_s
+def _describe_finding(material: Material, group: FoldedFinding) -> Words:
+    finding, start_s = group.finding, material.start_s
     window = f"from {format_utc(finding.start_s)}, for {format_duration(finding.end_s - finding.start_s)}"
     if start_s is not None and finding.start_s >= start_s:
         window += f" ({format_duration(finding.start_s - start_s)} after the start)"
-    live_note = "; found while the job ran" if any(folded_finding.live for folded_finding in fold.all) else ""
+    live_note = "; found while the job ran" if any(folded_finding.live for folded_finding in group.all) else ""
     return Words(
-        name=label_finding(fold, restarted=bool(material.job.restarts)),
+        name=label_finding(group, restarted=bool(material.job.restarts)),
         text=f"{material.job.mask(finding.text)} (Window: {window}{live_note}.)",
         tone=choose_tone(finding),
         advice=finding.change,
     )
 
 
-def _build_numbers_table(number: int, fold: FoldedFinding) -> Table:
-    finding = fold.finding
+def _build_numbers_table(number: int, group: FoldedFinding) -> Table:
+    finding = group.finding
     limited = any(number.limit is not None for number in finding.numbers)
-    ends = ("least", "greatest") if fold.others else ()
+    ends = ("least", "greatest") if group.others else ()
     names = ("number", "value", *ends, "unit", *(("limit",) if limited else ()), "how it was made")
-    return Table(
-        id=f"finding-{number}",
-        title=f"Numbers of {finding.rule}",
-        columns=tuple(Column(name=name) for name in names),
-        rows=tuple(_build_row(fold, one, limited) for one in finding.numbers),
-        note=f"Value: of {finding.host}. Least and greatest: of {fold.hosts}." if fold.others else "",
+    return make_table(
+        f"finding-{number}",
+        f"Numbers of {finding.rule}",
+        names,
+        (_build_row(group, one, limited) for one in finding.numbers),
+        note=f"Value: of {finding.host}. Least and greatest: of {group.hosts}." if group.others else "",
     )
 
 
-def _build_row(fold: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
-    values = fold.of_all(number)
-    ends = (min(values), max(values)) if fold.others else ()
+def _build_row(group: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
+    values = group.of_all(number)
+    ends = (min(values), max(values)) if group.others else ()
     return number.name, number.value, *ends, number.unit, *((number.limit,) if limited else ()), number.formula

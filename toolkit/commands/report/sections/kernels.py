@@ -4,7 +4,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Lines, Part, Shares, Table, Words
+from toolkit.commands.report.model import (
+    Axis,
+    Block,
+    Cell,
+    Chart,
+    ColumnSpec,
+    Line,
+    Lines,
+    Part,
+    Shares,
+    Table,
+    Words,
+    make_table,
+)
 from toolkit.commands.report.sections import compared, evidence
 from toolkit.commands.report.sections.compared import MILLI, shorten_name
 from toolkit.commands.report.sections.material import Material
@@ -124,16 +137,16 @@ def _build_table_by_time(ran: TraceFigures) -> Table:
     noun = _operator_noun(ran)
     steps = len(ran.steps)
     self_time = "sum of its kernels' times" if ran.on == "gpu" else "sum of its self times: less the operators within"
-    columns = [
-        Column(name=noun),
-        Column(name="share", unit="percent", formula=f"its time / time of all {noun}s"),
-        Column(name="time", unit="ms", formula=self_time),
-        Column(name="calls a step" if steps else "calls", formula="calls / steps traced" if steps else ""),
-        Column(name="mean", unit="µs", formula="time / calls"),
-        Column(name="longest", unit="µs"),
+    columns: list[ColumnSpec] = [
+        noun,
+        ("share", "percent", f"its time / time of all {noun}s"),
+        ("time", "ms", self_time),
+        ("calls a step" if steps else "calls", "", "calls / steps traced" if steps else ""),
+        ("mean", "µs", "time / calls"),
+        ("longest", "µs"),
     ]
     if ran.on == "gpu":
-        columns.append(Column(name="precision (a guess)", formula="by patterns in the kernel's name"))
+        columns.append(("precision (a guess)", "", "by patterns in the kernel's name"))
     rows: list[tuple[Cell, ...]] = []
     for operator in ran.operators[:TOP]:
         times = (100 * operator.share, operator.total_s * MILLI, operator.calls / (steps or 1))
@@ -148,11 +161,11 @@ def _build_table_by_time(ran: TraceFigures) -> Table:
         None,
         None,
     )
-    return Table(
-        id=f"{noun}s-by-time",
-        title=f"{noun.capitalize()}s by time: the first {min(TOP, len(ran.operators))} of {len(ran.operators)}",
-        columns=tuple(columns),
-        rows=tuple(rows),
+    return make_table(
+        f"{noun}s-by-time",
+        f"{noun.capitalize()}s by time: the first {min(TOP, len(ran.operators))} of {len(ran.operators)}",
+        columns,
+        rows,
         total=(*total, None) if ran.on == "gpu" else total,
         note=_describe_communication(ran.operators),
     )
@@ -170,16 +183,16 @@ def _build_table_by_calls(ran: TraceFigures) -> Table:
     note = ""
     if ran.queue_s is not None:
         note = f"From the launching call to the {noun}'s start: {format_duration(ran.queue_s)} (median)."
-    return Table(
-        id=f"{noun}s-by-calls",
-        title=f"{noun.capitalize()}s by {calls}: {ran.launches:,} in all",
-        columns=(
-            Column(name=noun),
-            Column(name=calls),
-            Column(name="share", unit="percent", formula=f"its {calls} / all {calls}"),
-            Column(name="mean", unit="µs", formula=f"time / {calls}"),
+    return make_table(
+        f"{noun}s-by-calls",
+        f"{noun.capitalize()}s by {calls}: {ran.launches:,} in all",
+        (
+            noun,
+            calls,
+            ("share", "percent", f"its {calls} / all {calls}"),
+            ("mean", "µs", f"time / {calls}"),
         ),
-        rows=tuple(
+        (
             (shorten_name(operator.name), operator.calls, 100 * operator.calls / ran.launches, operator.mean_s * MICRO)
             for operator in most
         ),
@@ -233,10 +246,9 @@ def _build_annotations(ran: TraceFigures) -> list[Block]:
         )
         for annotation in longest
     )
-    names = (("annotation", ""), ("times", ""), *((name, "ms") for name in ("total", "shortest", "median", "longest")))
-    columns = tuple(Column(name=name, unit=unit) for name, unit in names)
+    columns = ("annotation", "times", ("total", "ms"), ("shortest", "ms"), ("median", "ms"), ("longest", "ms"))
     title = f"Annotations: {len(longest)} of {len(ran.annotations)}, the longest first"
-    blocks: list[Block] = [Table(id="annotations", title=title, columns=columns, rows=rows)]
+    blocks: list[Block] = [make_table("annotations", title, columns, rows)]
     often = [annotation for annotation in longest if len(annotation.durations_s) > 4]
     return blocks + [
         _build_annotation_chart(number, annotation) for number, annotation in enumerate(often[:MOST_CHARTS])
@@ -305,12 +317,12 @@ def _build_rank_table(ranks: RankComparison) -> Table:
         for rank_times in ranks.ranks
     )
     columns = (
-        Column(name="rank"),
-        Column(name="step", unit="ms", formula="median of the traced steps"),
-        Column(name="computation", unit="ms", formula="time with a kernel or operator that does not communicate"),
-        Column(name="communication", unit="ms", formula="time in collectives"),
-        Column(name="of it not overlapped", unit="ms", formula="communication less its part beside computation"),
-        Column(name="waited", unit="ms", formula="in collectives, until the last rank came"),
-        Column(name="came last", formula="collectives to which it came last"),
+        "rank",
+        ("step", "ms", "median of the traced steps"),
+        ("computation", "ms", "time with a kernel or operator that does not communicate"),
+        ("communication", "ms", "time in collectives"),
+        ("of it not overlapped", "ms", "communication less its part beside computation"),
+        ("waited", "ms", "in collectives, until the last rank came"),
+        ("came last", "", "collectives to which it came last"),
     )
-    return Table(id="ranks-traced", title="Who waits for whom", columns=columns, rows=rows)
+    return make_table("ranks-traced", "Who waits for whom", columns, rows)

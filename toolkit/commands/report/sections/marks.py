@@ -21,8 +21,8 @@ def list_marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
         if ended_s is not None:
             end_s = ended_s if resumed_s is None else resumed_s
             yield Mark(start=ended_s - zero, end=end_s - zero, text=f"spot interruption {number}", tone="warn")
-    for fold in fold(material.findings)[:MOST_FINDINGS]:
-        start_s, end_s = min(finding.start_s for finding in fold.all), max(finding.end_s for finding in fold.all)
-        yield Mark(start=start_s - zero, end=end_s - zero, text=fold.finding.rule, tone="warn")
+    for group in fold(material.findings)[:MOST_FINDINGS]:
+        start_s, end_s = min(finding.start_s for finding in group.all), max(finding.end_s for finding in group.all)
+        yield Mark(start=start_s - zero, end=end_s - zero, text=group.finding.rule, tone="warn")
     if material.failed_s is not None:
         yield Mark(start=material.failed_s - zero, text="failure", tone="bad")

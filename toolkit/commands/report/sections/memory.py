@@ -1,6 +1,6 @@
 """Memory operations of traces: copies between host and GPU, memsets, allocations."""
 
-from toolkit.commands.report.model import Block, Column, Table, Words
+from toolkit.commands.report.model import Block, Table, Words, make_table
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.traced import TracedJob
 from toolkit.traces.figures import TraceFigures, compute_figures
@@ -41,17 +41,17 @@ def _build_copies_table(ran: list[TraceFigures]) -> Table:
         for copies in rank_figures.copies
     )
     columns = (
-        Column(name="rank"),
-        Column(name="operation"),
-        Column(name="times"),
-        Column(name="bytes", unit="bytes"),
-        Column(name="time", unit="ms", formula="sum of its times on the GPU"),
-        Column(name="rate", unit="bytes/s", formula="bytes / time"),
+        "rank",
+        "operation",
+        "times",
+        ("bytes", "bytes"),
+        ("time", "ms", "sum of its times on the GPU"),
+        ("rate", "bytes/s", "bytes / time"),
     )
     note = "Copies from pageable memory are slower than from pinned memory: DataLoader(pin_memory=True)."
     pageable = any("Pageable" in copies.name for rank_figures in ran for copies in rank_figures.copies)
     title = "Memory operations on the GPU"
-    return Table(id="memory-operations", title=title, columns=columns, rows=rows, note=note if pageable else "")
+    return make_table("memory-operations", title, columns, rows, note=note if pageable else "")
 
 
 def _build_allocations_table(ran: list[TraceFigures]) -> Table:
@@ -68,11 +68,11 @@ def _build_allocations_table(ran: list[TraceFigures]) -> Table:
         for memory in rank_figures.memory
     )
     columns = (
-        Column(name="rank"),
-        Column(name="device"),
-        Column(name="allocations"),
-        Column(name="allocated", unit="bytes", formula="sum of all allocations in the window"),
-        Column(name="not freed", unit="bytes", formula="allocated less freed in the window"),
-        Column(name="peak", unit="bytes", formula="the most that torch's allocator had in use"),
+        "rank",
+        "device",
+        "allocations",
+        ("allocated", "bytes", "sum of all allocations in the window"),
+        ("not freed", "bytes", "allocated less freed in the window"),
+        ("peak", "bytes", "the most that torch's allocator had in use"),
     )
-    return Table(id="memory-allocations", title="Allocations", columns=columns, rows=rows)
+    return make_table("memory-allocations", "Allocations", columns, rows)

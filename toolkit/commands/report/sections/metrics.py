@@ -3,7 +3,7 @@
 import math
 import re
 
-from toolkit.commands.report.model import Axis, Block, Chart, Column, Line, Table, Words
+from toolkit.commands.report.model import Axis, Block, Chart, Line, Table, Words, make_table
 from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.thin import thin_line
@@ -79,11 +79,11 @@ def _build_values_table(material: Material, names: list[str]) -> Table:
             )
         )
     columns = ("metric", "values", "first", "least", "greatest", "last")
-    return Table(
-        id="metric-values",
-        title="Values",
-        columns=tuple(Column(name=column) for column in columns),
-        rows=tuple(rows),
+    return make_table(
+        "metric-values",
+        "Values",
+        columns,
+        rows,
         note="All ranks together, by time. NaN and infinity count as values, but not for least and greatest.",
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import files, folders
-from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Column, Table, Words
+from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Table, Words, make_table
 from toolkit.commands.report.sections import partition
 from toolkit.commands.report.sections.material import Material
 from toolkit.errors import ToolkitError
@@ -144,19 +144,19 @@ def _build_memory_table(steps: list[RankStep]) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (rank, step.pp_rank, step.rdp_rank, step.parameter_bytes, peak.get(rank)) for rank, step in sorted(last.items())
     )
-    return Table(
-        id="modelparallel-memory",
-        title="Memory by rank",
-        columns=(
-            Column(name="rank"),
-            Column(name="partition", formula="The rank's number in the pipeline (pp rank)."),
-            Column(name="replica", formula="The rank's number among the copies of the model (rdp rank)."),
-            Column(name="parameters", unit="bytes", formula="Of the modules on this rank."),
-            Column(
-                name="activations",
-                unit="bytes",
-                formula="What autograd had saved for the backward pass at once, at most, in recorded steps (PyTorch).",
+    return make_table(
+        "modelparallel-memory",
+        "Memory by rank",
+        (
+            "rank",
+            ("partition", "", "The rank's number in the pipeline (pp rank)."),
+            ("replica", "", "The rank's number among the copies of the model (rdp rank)."),
+            ("parameters", "bytes", "Of the modules on this rank."),
+            (
+                "activations",
+                "bytes",
+                "What autograd had saved for the backward pass at once, at most, in recorded steps (PyTorch).",
             ),
         ),
-        rows=rows,
+        rows,
     )

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from toolkit.commands.jobs.data import HostData, JobData
-from toolkit.commands.report.model import Block, Cell, Column, Lines, Table, Tone, Words
+from toolkit.commands.report.model import Block, Cell, Lines, Table, Tone, Words, make_table
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import count_words, first_line, format_duration, format_utc
 from toolkit.job.report import Interruption, seconds_of, spot_words
@@ -188,11 +188,11 @@ def _describe_span(material: Material) -> str:
 
 
 def _build_hosts_table(job: JobData) -> Table:
-    return Table(
-        id="hosts",
-        title="Hosts",
-        columns=(Column(name="host"), Column(name="status"), Column(name="exit code"), Column(name="on this host")),
-        rows=tuple((host.name, host.status, host.exit_code, job.mask(_describe_host(host))) for host in job.hosts),
+    return make_table(
+        "hosts",
+        "Hosts",
+        ("host", "status", "exit code", "on this host"),
+        ((host.name, host.status, host.exit_code, job.mask(_describe_host(host))) for host in job.hosts),
     )
 
 
@@ -223,19 +223,22 @@ def _build_interruptions(material: Material) -> list[Block]:
         _build_interruption_row(number, interruption) for number, interruption in enumerate(job.interruptions, 1)
     )
     columns = (
-        Column(name="number"),
-        Column(name="SIGTERM"),
-        Column(name="training", unit="s", formula="for how long the hosts of this start ran"),
-        Column(name="checkpoint's age", unit="s", formula="from the last change of a checkpoint to the hosts' end"),
-        Column(name="pause", unit="s", formula="from the hosts' end to the next start"),
-        Column(name="exit codes"),
-        Column(name="kept in"),
+        "number",
+        "SIGTERM",
+        ("training", "s", "for how long the hosts of this start ran"),
+        ("checkpoint's age", "s", "from the last change of a checkpoint to the hosts' end"),
+        ("pause", "s", "from the hosts' end to the next start"),
+        "exit codes",
+        "kept in",
     )
     note = (
         "Metrics and where the time went are of all starts, everything else is of the last one. An earlier one has a "
         "page of its own: toolkit report JOBDIR/interrupted/1"
     )
-    return [*blocks, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
+    return [
+        *blocks,
+        make_table("interruptions", "Spot interruptions", columns, rows, note=note),
+    ]
 
 
 def _build_interruption_row(number: int, interruption: Interruption) -> tuple[Cell, ...]:
@@ -272,7 +275,7 @@ def _build_restarts(material: Material) -> list[Block]:
         for restart in job.restarts
     )
     names = ("attempt", "failure before it", "host", "rank", "exit code", "cause")
-    return [Table(id="restarts", title="Restarts", columns=tuple(Column(name=name) for name in names), rows=rows)]
+    return [make_table("restarts", "Restarts", names, rows)]
 
 
 def _list_notes(job: JobData) -> list[str]:

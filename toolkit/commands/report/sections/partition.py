@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from toolkit import __version__
-from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Column, Page, Section, Table, Words
+from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Page, Section, Table, Words, make_table
 from toolkit.commands.report.sections.words import count_words
 from toolkit.parallelism import cost
 from toolkit.parallelism.decision import Decision
@@ -99,19 +99,19 @@ def _build_devices_table(decision: Decision, tree: Module) -> Table:
     shares = [load.cost(scale) for load in loads]
     mean = sum(shares) / len(shares)
     balance = f"The busiest partition has {max(shares) / mean:.2f} times the mean. " if mean else ""
-    return Table(
-        id="devices",
-        title="Load of each partition, one microbatch",
-        columns=(
-            Column(name="partition"),
-            Column(name="modules", formula="Modules with parameters of their own."),
-            Column(name="parameters", unit="bytes"),
-            Column(name="activations", unit="bytes", formula="What the backward pass needs saved."),
-            Column(name="computing", unit="s", formula="Forward and backward."),
-            Column(name="transfers", unit="s", formula=f"{cost.MESSAGE_S * 1e6:g} us a message, 1 s a GB, both ways."),
-            Column(name="cost", unit="percent", formula=SHARE),
+    return make_table(
+        "devices",
+        "Load of each partition, one microbatch",
+        (
+            "partition",
+            ("modules", "", "Modules with parameters of their own."),
+            ("parameters", "bytes"),
+            ("activations", "bytes", "What the backward pass needs saved."),
+            ("computing", "s", "Forward and backward."),
+            ("transfers", "s", f"{cost.MESSAGE_S * 1e6:g} us a message, 1 s a GB, both ways."),
+            ("cost", "percent", SHARE),
         ),
-        rows=tuple(
+        (
             (
                 load.device,
                 owners.count(load.device),
@@ -237,33 +237,33 @@ def _build_module_row(siblings: list[Module], depth: int, device: str) -> tuple[
 
 
 def _build_modules_table(rows: list[tuple[Cell, ...]]) -> Table:
-    return Table(
-        id="tree",
-        title="The tree, down to what is whole in one partition",
-        columns=(
-            Column(name="module"),
-            Column(name="class"),
-            Column(name="partition"),
-            Column(name="parameters", unit="bytes", formula="With everything below; a shared one where it is first."),
-            Column(name="activations", unit="bytes", formula="With everything below."),
-            Column(name="computing", unit="s", formula="Forward and backward, with everything below."),
+    return make_table(
+        "tree",
+        "The tree, down to what is whole in one partition",
+        (
+            "module",
+            "class",
+            "partition",
+            ("parameters", "bytes", "With everything below; a shared one where it is first."),
+            ("activations", "bytes", "With everything below."),
+            ("computing", "s", "Forward and backward, with everything below."),
         ),
-        rows=tuple(rows),
+        rows,
         note="A module without parameters runs with the one that calls it.",
     )
 
 
 def _build_cuts_table(decision: Decision) -> Table:
-    return Table(
-        id="cuts",
-        title="What crosses in one forward pass of one microbatch",
-        columns=(
-            Column(name="from partition"),
-            Column(name="to partition"),
-            Column(name="size", unit="bytes", formula="The backward pass sends as much back."),
-            Column(name="messages"),
+    return make_table(
+        "cuts",
+        "What crosses in one forward pass of one microbatch",
+        (
+            "from partition",
+            "to partition",
+            ("size", "bytes", "The backward pass sends as much back."),
+            "messages",
         ),
-        rows=tuple((cut.source, cut.target, cut.bytes, cut.calls) for cut in decision.cuts),
+        ((cut.source, cut.target, cut.bytes, cut.calls) for cut in decision.cuts),
     )
 
 
@@ -274,15 +274,15 @@ def _build_assignment_table(decided: Decision) -> Table:
         names = [name or "(root)" for name, assigned in decided.assignment.items() if assigned == device]
         crossing = sum(cut.bytes for cut in decided.cuts if cut.source == device)
         rows.append((device, _shorten_names(names), crossing if decided.cuts else None))
-    return Table(
-        id="partition",
-        title="Modules by partition",
-        columns=(
-            Column(name="partition"),
-            Column(name="modules"),
-            Column(name="sent to others", unit="bytes", formula="In one forward pass of one microbatch."),
+    return make_table(
+        "partition",
+        "Modules by partition",
+        (
+            "partition",
+            "modules",
+            ("sent to others", "bytes", "In one forward pass of one microbatch."),
         ),
-        rows=tuple(rows),
+        rows,
         note="What is not named is in the partition of the module that holds it.",
     )
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, HeatMap, Line, Table, Words
+from toolkit.commands.report.model import Axis, Block, Cell, Chart, HeatMap, Line, Table, Words, make_table
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.thin import thin_line
 from toolkit.commands.report.sections.words import format_duration
@@ -46,15 +46,19 @@ def _build_table(ranks: "dict[int, tuple[str, StepTable]]") -> Table:
         spread = np.quantile(measured_s, (0.5, 0.95, 1.0)).tolist() if len(measured_s) else [None] * 3
         means = [_measured_mean(getattr(table, name)) for name, _ in PARTS]
         rows.append((rank, host, len(table), *spread, *means))
-    heads = (("rank", ""), ("host", ""), ("steps", ""), ("median", "s"), ("95 %", "s"), ("longest", "s"))
-    return Table(
-        id="step-times",
-        title="Step times",
-        columns=(
-            *(Column(name=name, unit=unit) for name, unit in heads),
-            *(Column(name=label, unit="s", formula="mean of the steps in which it was measured") for _, label in PARTS),
+    return make_table(
+        "step-times",
+        "Step times",
+        (
+            "rank",
+            "host",
+            "steps",
+            ("median", "s"),
+            ("95 %", "s"),
+            ("longest", "s"),
+            *((label, "s", "mean of the steps in which it was measured") for _, label in PARTS),
         ),
-        rows=tuple(rows),
+        rows,
         note="The parts are means of the steps in which each was measured.",
     )
 
@@ -134,21 +138,12 @@ def _build_outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]
     if not outliers:
         return [Words(text="No step took twice the median of its rank.")]
     outliers.sort(key=lambda outlier: -outlier[0])
-    names = (
-        ("step", ""),
-        ("rank", ""),
-        ("host", ""),
-        ("after the start", ""),
-        ("took", "s"),
-        ("x median", ""),
-        ("longer by", ""),
-    )
     return [
-        Table(
-            id="step-outliers",
-            title="Steps that stand out",
-            columns=tuple(Column(name=name, unit=unit) for name, unit in names),
-            rows=tuple(row for _, row in outliers[:OUTLIERS]),
+        make_table(
+            "step-outliers",
+            "Steps that stand out",
+            ("step", "rank", "host", "after the start", ("took", "s"), "x median", "longer by"),
+            (row for _, row in outliers[:OUTLIERS]),
             note="Steps of twice the median of their rank or more; last, the part that took most beyond its mean.",
         )
     ]

@@ -1,6 +1,6 @@
 """What happened when, on which host: one list of all hosts' events, and the processes that ran."""
 
-from toolkit.commands.report.model import Axis, Block, Cell, Chart, Column, Line, Table, Words
+from toolkit.commands.report.model import Axis, Block, Cell, Chart, Line, Words, make_table
 from toolkit.commands.report.sections.findings import label_finding
 from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
@@ -26,9 +26,7 @@ def build_blocks(material: Material) -> list[Block]:
         for at_s, host, text in _shorten_events(events)
     )
     names = ("time", "after the start", "host", "event")
-    blocks: list[Block] = [
-        Table(id="events", title="Events", columns=tuple(Column(name=name) for name in names), rows=rows)
-    ]
+    blocks: list[Block] = [make_table("events", "Events", names, rows)]
     return blocks + _build_running_chart(material, start_s)
 
 
@@ -67,11 +65,11 @@ def _list_events(material: Material) -> list[Event]:
                 events.append((at_s, "", f"spot interruption {number}: {text}"))
     events += [
         (
-            fold.finding.start_s,
-            "" if fold.others else fold.finding.host,
-            f"finding: {label_finding(fold, restarted=bool(job.restarts))}",
+            group.finding.start_s,
+            "" if group.others else group.finding.host,
+            f"finding: {label_finding(group, restarted=bool(job.restarts))}",
         )
-        for fold in fold(material.findings)
+        for group in fold(material.findings)
     ]
     if material.failed_s is not None:
         events.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))

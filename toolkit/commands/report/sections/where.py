@@ -6,12 +6,13 @@ from pathlib import Path
 
 from toolkit import folders
 from toolkit.commands.jobs.data import JobData
-from toolkit.commands.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
+from toolkit.commands.report.model import Block, Cell, Part, Shares, Table, Tone, Words, make_table
 from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.job.outcome import Exit
 
+# Title, tone and formula of each part.
 TITLES: dict[str, tuple[str, Tone, str]] = {
     "start-up": ("start-up", "plain", "from the job's start to the start of each rank's first step"),
     "data": ("data wait", "warn", "time inside of the data loader's next(), by step"),
@@ -50,44 +51,59 @@ def build_blocks(material: Material) -> list[Block]:
     total_s = job.billable(material.now_s)
     if material.start_s is None or material.end_s is None or not total_s:
         return [Words(text=MISSING)]
-    starts = [
-        material if started is job else Material(started, now_s=material.now_s, price=material.price)
-        for started in job.starts()
+    starts = _list_starts(material)
+    times = [measure_times(start) for start in starts]
+    parts = _divide_total(total_s, starts, times)
+    blocks: list[Block] = [
+        Shares(
+            id="ledger",
+            title="Where the time went",
+            unit="s",
+            parts=tuple(_build_part(name, seconds, material) for name, seconds in parts.items()),
+            total=total_s,
+            note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, times)}",
+        )
     ]
-    starts = [start for start in starts if start.start_s is not None and start.end_s is not None]
-    facts = [measure_times(start) for start in starts]
+    if material.price is not None:
+        blocks.append(_build_money_table(parts, total_s, material.price))
+    missing = [host.name for host in job.hosts if host.name not in material.steps]
+    if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
+        reason = _explain_missing_steps(material)
+        blocks.append(Words(text=f"The steps of this job were not measured, so most of it is unexplained. {reason}"))
+    elif material.steps and missing:
+        blocks.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
+    return blocks
+
+
+def _list_starts(material: Material) -> list[Material]:
+    """Return the material of each start of the job whose start and end are known."""
+    job = material.job
+    starts = [
+        material if start is job else Material(start, now_s=material.now_s, price=material.price)
+        for start in job.starts()
+    ]
+    return [start for start in starts if start.start_s is not None and start.end_s is not None]
+
+
+def _divide_total(total_s: float, starts: Sequence[Material], times: Sequence[JobTimes]) -> dict[str, float]:
+    """Return the seconds of each of NAMES and of UNEXPLAINED, which add up to *total_s*."""
     divided = [
-        divide_time(times, [host.name for host in start.job.hosts], start.steps)
-        for times, start in zip(facts, starts, strict=True)
+        divide_time(start_times, [host.name for host in start.job.hosts], start.steps)
+        for start_times, start in zip(times, starts, strict=True)
     ]
     parts = {name: sum(seconds[name] for start in divided for seconds in start.values()) for name in NAMES}
     parts[UNEXPLAINED] = total_s - sum(parts.values())
     if parts[UNEXPLAINED] < 0:  # The platform rounds its seconds.
         parts[max(NAMES, key=lambda name: parts[name])] += parts[UNEXPLAINED]
         parts[UNEXPLAINED] = 0.0
-    blocks: list[Block] = [
-        Shares(
-            id="ledger",
-            title="Where the time went",
-            unit="s",
-            parts=tuple(
-                Part(name=TITLES[name][0], value=parts[name], formula=TITLES[name][2], tone=TITLES[name][1])
-                if name in TITLES
-                else Part(name=name, value=parts[name], formula=_explain_rest(material))
-                for name in parts
-            ),
-            total=total_s,
-            note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, facts)}",
-        )
-    ]
-    if material.price is not None:
-        blocks.append(_build_money_table(parts, total_s, material.price))
-    if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
-        reason = _explain_missing_steps(material)
-        blocks.append(Words(text=f"The steps of this job were not measured, so most of it is unexplained. {reason}"))
-    elif material.steps and (missing := [host.name for host in job.hosts if host.name not in material.steps]):
-        blocks.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
-    return blocks
+    return parts
+
+
+def _build_part(name: str, seconds: float, material: Material) -> Part:
+    if name not in TITLES:
+        return Part(name=name, value=seconds, formula=_explain_rest(material))
+    title, tone, formula = TITLES[name]
+    return Part(name=title, value=seconds, formula=formula, tone=tone)
 
 
 def measure_times(material: Material) -> JobTimes:
@@ -182,21 +198,21 @@ def _describe_hosts(count: int, total_s: float) -> str:
     return f"{count_words(count, 'host')}, {format_duration(total_s / count)}{' each' if count > 1 else ''}."
 
 
-def _build_note(starts: Sequence[Material], facts: Sequence[JobTimes]) -> str:
+def _build_note(starts: Sequence[Material], times: Sequence[JobTimes]) -> str:
     note = "The parts add up to the seconds that are paid for."
     if len(starts) > 1:
         note += f" They are of all {len(starts)} starts; nothing is paid between an interruption and the next start."
-    if any(_lost_everything(times, start) for times, start in zip(facts, starts, strict=True)):
-        which = "an interruption" if any(times.interrupted for times in facts) else "a failure"
+    if any(_lost_everything(start_times, start) for start_times, start in zip(times, starts, strict=True)):
+        which = "an interruption" if any(start_times.interrupted for start_times in times) else "a failure"
         note += f" No checkpoint was seen, so all steps before {which} are lost."
     return note
 
 
-def _lost_everything(facts: JobTimes, material: Material) -> bool:
+def _lost_everything(times: JobTimes, material: Material) -> bool:
     """True if something was lost and no checkpoint was seen before."""
-    if not facts.failures or not material.steps or facts.saved:
+    if not times.failures or not material.steps or times.saved:
         return False
-    return facts.interrupted or not any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values())
+    return times.interrupted or not any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values())
 
 
 def _explain_missing_steps(material: Material) -> str:
@@ -213,16 +229,16 @@ def _build_money_table(parts: dict[str, float], total_s: float, price: float) ->
         (TITLES[name][0] if name in TITLES else name, seconds, seconds / total_s * 100, seconds / 3600 * price)
         for name, seconds in parts.items()
     )
-    return Table(
-        id="money",
-        title="In money",
-        columns=(
-            Column(name="part"),
-            Column(name="time", unit="s"),
-            Column(name="share", unit="percent"),
-            Column(name="cost", formula=f"seconds / 3600 x {price:g}, the price of one host for an hour"),
+    return make_table(
+        "money",
+        "In money",
+        (
+            "part",
+            ("time", "s"),
+            ("share", "percent"),
+            ("cost", "", f"seconds / 3600 x {price:g}, the price of one host for an hour"),
         ),
-        rows=rows,
+        rows,
         total=("total", total_s, 100.0, total_s / 3600 * price),
         note=f"At {price:g} for one host and hour.",
     )

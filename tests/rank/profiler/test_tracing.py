@@ -336,7 +336,7 @@ def test_a_request_that_no_rank_can_answer_is_refused(tmp_path: Path, steps: int
 def test_a_job_of_keras_is_traced_by_tensorflow(tmp_path: Path) -> None:
     code = """
 import numpy, keras
-from toolkit.profiler import smppy
+from toolkit.rank.profiler import smppy
 class Annotated(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self.handle = smppy.annotation_begin("Batch")

@@ -29,7 +29,7 @@ class Cut(Record, frozen=True, kw_only=True):
     calls: int
 
 
-class Decision(Record, frozen=True, kw_only=True):
+class PartitionDecision(Record, frozen=True, kw_only=True):
     """An assignment of modules to devices."""
 
     version: int = VERSION
@@ -72,14 +72,14 @@ def digest(assignment: Mapping[str, int]) -> str:
     return hashlib.sha256(repr(sorted(assignment.items())).encode()).hexdigest()[:16]
 
 
-def write(decision: Decision, path: Path) -> None:
+def write(decision: PartitionDecision, path: Path) -> None:
     """Write *decision* to *path*, completely or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(decision), indent=1) + b"\n")
     part.replace(path)
 
 
-def read(path: Path) -> Decision:
+def read(path: Path) -> PartitionDecision:
     """Return the decision in *path*.
 
     Raises:
@@ -93,7 +93,9 @@ def read(path: Path) -> Decision:
             where=str(path),
             hint="`toolkit partition profile SCRIPT` makes one.",
         ) from None
-    decision = decode(document, Decision, str(path), hint="`toolkit partition profile SCRIPT` makes such a file.")
+    decision = decode(
+        document, PartitionDecision, str(path), hint="`toolkit partition profile SCRIPT` makes such a file."
+    )
     if decision.version != VERSION:
         raise ContractError(
             f"expected a partition decision of version {VERSION}, found {decision.version}",
@@ -110,7 +112,7 @@ def read(path: Path) -> Decision:
     return decision
 
 
-def read_for_partitions(path: Path, partitions: int, parameters: str) -> Decision:
+def read_for_partitions(path: Path, partitions: int, parameters: str) -> PartitionDecision:
     """Return the decision in *path*, which partition_file of *parameters* names, for a job of *partitions* partitions.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ContractError
 from toolkit.parallelism import cost
-from toolkit.parallelism.decision import Decision, digest
+from toolkit.parallelism.decision import PartitionDecision, digest
 from toolkit.parallelism.sequence import (
     Units,
     compact_assignment,
@@ -38,7 +38,7 @@ def decide(
     contiguous_alone: bool = False,
     profiled_by: str = "",
     source: str = "",
-) -> Decision:
+) -> PartitionDecision:
     """Return the partition of *tree* onto *devices* devices; *memory_weight* (0 to 1) weighs memory beside time.
 
     *contiguous_alone*: no device gets modules both before and after those of another device.
@@ -71,7 +71,7 @@ def decide(
             "split."
         )
     assignment = tree_method if method == "tree" else contiguous
-    return Decision(
+    return PartitionDecision(
         fingerprint=fingerprint,
         devices=devices,
         memory_weight=memory_weight,

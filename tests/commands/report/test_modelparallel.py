@@ -9,7 +9,7 @@ from toolkit.commands.report.model import Block, Boxes, Table, Words
 from toolkit.commands.report.sections import modelparallel
 from toolkit.commands.report.sections.material import Material
 from toolkit.parallelism import decision, timeline
-from toolkit.parallelism.decision import Cut, Decision
+from toolkit.parallelism.decision import Cut, PartitionDecision
 from toolkit.parallelism.timeline import RankStep, Span
 
 MS = 1_000_000
@@ -42,7 +42,7 @@ def rank_step(rank: int, spans: list[tuple[str, int, int, int]], *, step: int = 
 def blocks_of(folder: Path, *steps: RankStep, half_line: bool = False) -> list[Block]:
     data = folder / "data"
     (data / timeline.FOLDER).mkdir(parents=True)
-    decided = Decision(
+    decided = PartitionDecision(
         fingerprint="f",
         devices=2,
         memory_weight=0.8,

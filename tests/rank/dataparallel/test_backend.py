@@ -91,7 +91,7 @@ def test_rank_0_says_what_ran_in_one_line_and_names_what_it_ignores(ran: Ran) ->
 
 def test_arrays_of_tensorflows_half_go_the_same_way_under_torchrun(ran: Ran) -> None:
     for said in ran.said:
-        assert said["arrays"] == ["Gloo", [3, 3, 3], [1, 1]]
+        assert said["arrays"] == ["GlooTransport", [3, 3, 3], [1, 1]]
 
 
 def test_tensorflows_half_shuts_down_without_a_rank_that_is_gone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from tests.rank.dataparallel.reduce.ranks import FolderStore
-from toolkit.rank.mesh.mesh import ContactInfo, Listener
+from toolkit.rank.mesh.mesh import ContactInfo, MeshListener
 from toolkit.rank.modelparallel.errors import PeerLost
 from toolkit.rank.modelparallel.messenger import Message, Messenger
 
@@ -23,7 +23,7 @@ store = FolderStore(folder)
 near, scene = scene.endswith("near"), scene.rpartition(", ")[0]
 host_id = f"{os.getpid() if not near else 'here'}"
 names = [f"rank {rank}" for rank in range(size)]
-with Listener(me, ["127.0.0.1"], host_id) as listener:
+with MeshListener(me, ["127.0.0.1"], host_id) as listener:
     contact = listener.contact
     store.put(
         f"contact/{me}", json.dumps([contact.token.hex(), host_id, [str(address) for address in contact.addresses]])

@@ -1,9 +1,10 @@
 """Connections between all ranks of a group, each made once and checked by tokens.
 
-Each rank opens a `Listener`: it listens on every address by which other ranks may reach it, and draws a random token.
-The ranks exchange the `ContactInfo` (token and addresses) of their listeners over a channel they share: a store, MPI,
-torch. Of two ranks the higher one connects. It sends the other's token and expects its own back. An address that leads
-elsewhere (127.0.1.1 in /etc/hosts) fails this check and the next is tried; other processes' connections are closed.
+Each rank opens a `MeshListener`: it listens on every address by which other ranks may reach it, and draws a random
+token. The ranks exchange the `ContactInfo` (token and addresses) of their listeners over a channel they share: a store,
+MPI, torch. Of two ranks the higher one connects. It sends the other's token and expects its own back. An address that
+leads elsewhere (127.0.1.1 in /etc/hosts) fails this check and the next is tried; other processes' connections are
+closed.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ class ContactInfo(NamedTuple):
     addresses: tuple[Address, ...]
 
 
-class Listener:
+class MeshListener:
     """This rank's listening sockets, as number *me*, open within its `with` block.
 
     *addresses* are this host's, the most likely first. With *host_id* (text that only ranks of this host have,
@@ -49,7 +50,7 @@ class Listener:
             self._sockets.insert(0, _listen_on_unix_socket(b"\0toolkit/" + secrets.token_hex(TOKEN_BYTES).encode()))
         self.contact = ContactInfo(self._token, tuple(_address(listener) for listener in self._sockets))
 
-    def __enter__(self) -> "Listener":
+    def __enter__(self) -> "MeshListener":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from toolkit.parallelism import parameters
 from toolkit.parallelism.parameters import Parameters
 from toolkit.parallelism.placement import Placement, place
 from toolkit.rank.mesh.host import identify_host
-from toolkit.rank.mesh.mesh import ContactInfo, Listener
+from toolkit.rank.mesh.mesh import ContactInfo, MeshListener
 from toolkit.rank.mesh.position import RankPosition
 from toolkit.rank.modelparallel.errors import NotInitialized
 from toolkit.rank.modelparallel.messenger import Messenger
@@ -115,7 +115,7 @@ def begin(
     global _world
     cfg, placement = check(script_parameters, position, environ)
     host = identify_host(environ)
-    with Listener(position.rank, host.addresses(), host.host_id) as listener:
+    with MeshListener(position.rank, host.addresses(), host.host_id) as listener:
         host_name = environ.get("SM_CURRENT_HOST") or socket.gethostname()
         introductions = [
             _Introduction(*introduction)

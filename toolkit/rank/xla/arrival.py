@@ -22,15 +22,15 @@ def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None
 
 
 def _load(loader: "Any", module: "ModuleType") -> None:
-    completion = _completion()
+    completion = _import_completion()
     try:
         loader.exec_module(module)
     except (ImportError, OSError) as error:
-        raise completion.not_loading(error) from error
+        raise completion.loading_error(error) from error
     completion.complete(module)
 
 
-def _completion() -> "Any":
+def _import_completion() -> "Any":
     import importlib
     import importlib.util
     import os

@@ -1,10 +1,10 @@
-"""Completes torch_xla after its import: makes it work across ranks or guards it, and adds names that it once had."""
+"""Completes torch_xla after its import: makes it work across ranks or guards it, and adds its former names."""
 
 import os
 from types import ModuleType
 
 ALONE = (
-    "torch_xla takes this rank to be alone ({what}), but it is rank {rank} of {size}: on CPU torch_xla knows nothing "
+    "torch_xla takes this rank to be alone ({call}), but it is rank {rank} of {size}: on CPU torch_xla knows nothing "
     "of other processes, every rank would train by itself and the results would be wrong. Start the job with the "
     "distribution pytorchxla, which makes torch_xla's collectives true across processes (docs/pytorchxla.md)."
 )
@@ -14,7 +14,7 @@ class AloneError(RuntimeError):
     """torch_xla assumes in each of several ranks that it is the only one."""
 
 
-def not_loading(error: BaseException) -> ImportError:
+def loading_error(error: BaseException) -> ImportError:
     """Return the exception to raise if torch_xla is installed but cannot be loaded."""
     from importlib import metadata
 
@@ -24,11 +24,12 @@ def not_loading(error: BaseException) -> ImportError:
         except metadata.PackageNotFoundError:
             return "(not installed)"
 
-    ours, torchs = version("torch_xla"), version("torch")
-    wanted = ".".join(ours.split(".")[:2])
+    own_version, torch_version = version("torch_xla"), version("torch")
+    release = ".".join(own_version.split(".")[:2])
     return ImportError(
-        f"torch_xla {ours} does not load with torch {torchs}: {error}. "
-        f"Both must be of one release: install torch {wanted}.*, or the torch_xla that was made for torch {torchs}."
+        f"torch_xla {own_version} does not load with torch {torch_version}: {error}. "
+        f"Both must be of one release: install torch {release}.*, or the torch_xla that was made for torch "
+        f"{torch_version}."
     )
 
 
@@ -52,7 +53,7 @@ def complete(module: ModuleType) -> None:
         from toolkit.rank.xla import place
         from toolkit.rank.xla.live import install
 
-        install.install(place.of(os.environ))
+        install.install(place.read_position(os.environ))
     if "RANK" in os.environ:
         names.run_in_place(module, rank)
     if os.environ.get("TOOLKIT_COMPAT", "").strip() != "off":
@@ -60,22 +61,22 @@ def complete(module: ModuleType) -> None:
 
 
 def guard(rank: int, size: int) -> None:
-    """Let torch_xla.runtime's world_size and global_ordinal raise AloneError if torch_xla ignores the other ranks."""
+    """Make torch_xla.runtime's world_size and global_ordinal raise AloneError if torch_xla ignores the other ranks."""
     import functools
     import sys
     from collections.abc import Callable
 
     runtime = sys.modules["torch_xla.runtime"]
 
-    def watched(name: str, native: Callable[[], int], told: int) -> Callable[[], int]:
+    def guarded(name: str, native: Callable[[], int], expected: int) -> Callable[[], int]:
         @functools.wraps(native)
-        def asked() -> int:
-            found = native()
-            if found != told and runtime.process_count() == 1:
-                raise AloneError(ALONE.format(what=f"torch_xla.runtime.{name}() is {found}", rank=rank, size=size))
-            return found
+        def checked() -> int:
+            value = native()
+            if value != expected and runtime.process_count() == 1:
+                raise AloneError(ALONE.format(call=f"torch_xla.runtime.{name}() is {value}", rank=rank, size=size))
+            return value
 
-        return asked
+        return checked
 
-    runtime.world_size = watched("world_size", runtime.world_size, size)  # type: ignore[attr-defined]
-    runtime.global_ordinal = watched("global_ordinal", runtime.global_ordinal, rank)  # type: ignore[attr-defined]
+    runtime.world_size = guarded("world_size", runtime.world_size, size)  # type: ignore[attr-defined]
+    runtime.global_ordinal = guarded("global_ordinal", runtime.global_ordinal, rank)  # type: ignore[attr-defined]

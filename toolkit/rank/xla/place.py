@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-class Place:
-    """This rank's position: `host` is its host's number, `master` the first host's address.
+class XlaPosition:
+    """This rank's numbers and groups: `host` is its host's number, `master` the first host's address.
 
     The groups are made on first use, because a script may never need one.
     """
@@ -28,8 +28,8 @@ class Place:
             from torch.distributed.distributed_c10d import PrefixStore
             from torch.distributed.rendezvous import rendezvous
 
-            found, _, _ = next(rendezvous("env://", self.rank, self.size))
-            self._store = PrefixStore("toolkit/rank/xla", found)
+            store, _, _ = next(rendezvous("env://", self.rank, self.size))
+            self._store = PrefixStore("toolkit/rank/xla", store)
         return self._store
 
     def group(self, ranks: Sequence[int] | None = None) -> Any:
@@ -53,13 +53,13 @@ class Place:
         """
         if not groups:
             return self.group()
-        mine = next((members for members in groups if self.rank in members), None)
-        return None if mine is None else self.group(mine)
+        members_of_own_group = next((members for members in groups if self.rank in members), None)
+        return None if members_of_own_group is None else self.group(members_of_own_group)
 
 
-def of(environ: Mapping[str, str]) -> Place:
+def read_position(environ: Mapping[str, str]) -> XlaPosition:
     """Return the position that the launcher wrote into *environ* (torchrun's variables)."""
-    return Place(
+    return XlaPosition(
         rank=int(environ.get("RANK", "0")),
         size=int(environ.get("WORLD_SIZE", "1")),
         local_rank=int(environ.get("LOCAL_RANK", "0")),

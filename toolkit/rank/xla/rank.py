@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     run(argv[0], as_module=as_module)
 
 
-def spawned(argv: list[str]) -> None:
+def run_spawned(argv: list[str]) -> None:
     """Run the script of `xla_spawn [--num_gpus N] SCRIPT ...`. The job decides on the number of processes, not N."""
     while argv and argv[0].startswith("--num_"):
         del argv[: 1 if "=" in argv[0] else 2]
@@ -54,7 +54,7 @@ def run(entry: str, *, as_module: bool) -> None:
             runpy.run_path(entry, run_name="__main__")
         return
     sys.argv[0] = str(path)
-    module = importlib.import_module(entry) if as_module else _imported(path)
+    module = importlib.import_module(entry) if as_module else _import_script(path)
     if os.environ.get("PJRT_DEVICE", "").startswith("TPU"):
         importlib.import_module("torch_xla").launch(getattr(module, FUNCTION))
     else:
@@ -69,10 +69,10 @@ def takes_an_index(source: bytes) -> bool:
         return False  # Python itself reports the error when the script runs.
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == FUNCTION:
-            places = [*node.args.posonlyargs, *node.args.args]
-            required = len(places) - len(node.args.defaults)
-            keywords = any(default is None for default in node.args.kw_defaults)
-            return not keywords and required <= 1 and bool(places or node.args.vararg)
+            parameters = [*node.args.posonlyargs, *node.args.args]
+            required = len(parameters) - len(node.args.defaults)
+            has_required_keywords = any(default is None for default in node.args.kw_defaults)
+            return not has_required_keywords and required <= 1 and bool(parameters or node.args.vararg)
     return False
 
 
@@ -85,7 +85,7 @@ def _origin(name: str) -> Path | None:
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_script(path: Path) -> ModuleType:
     """Return the script at *path* imported under its own name, so that its classes and functions can be pickled."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -97,10 +97,10 @@ def _imported(path: Path) -> ModuleType:
 
 def _watch() -> None:
     """Have torch_xla completed even if the rank hook is off."""
-    _by_path("xla").watch(_by_path("mesh").watch)
+    _load_arrival("xla").watch(_load_arrival("mesh").watch)
 
 
-def _by_path(package: str) -> Any:
+def _load_arrival(package: str) -> Any:
     """Return arrival.py of a package of the toolkit, loaded by its path."""
     path = Path(__file__).parents[1] / package / "arrival.py"
     spec = importlib.util.spec_from_file_location(f"toolkit_{package}_arrival", path)
@@ -111,8 +111,8 @@ def _by_path(package: str) -> Any:
 
 
 if __name__ == "__main__":
-    here = str(Path(__file__).parent)
-    sys.path[:] = [path for path in sys.path if path != here]  # This file's folder is not the script's.
+    own_folder = str(Path(__file__).parent)
+    sys.path[:] = [path for path in sys.path if path != own_folder]  # This file's folder is not the script's.
     if "toolkit_xla_arrival" not in sys.modules:
         _watch()
     main(sys.argv[1:])

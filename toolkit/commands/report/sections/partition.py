@@ -7,7 +7,7 @@ from toolkit import __version__
 from toolkit.commands.report.model import Axis, Block, Box, Boxes, Cell, Page, Section, Table, Words, make_table
 from toolkit.commands.report.sections.words import count_words
 from toolkit.parallelism import cost
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import PartitionDecision
 from toolkit.parallelism.tree import Module
 
 LEAST = 0.05  # Percent: narrower boxes are left out.
@@ -18,7 +18,7 @@ ROOT = "(model)"
 SHARE = "Weight x share of the model's memory + (1 - weight) x share of its time, transfers included at both ends."
 
 
-def build_page(decision: Decision, title: str, *, now_s: float) -> Page:
+def build_page(decision: PartitionDecision, title: str, *, now_s: float) -> Page:
     """Return the page of `toolkit partition show`. *now_s*: seconds since the epoch."""
     tree = decision.tree
     rows = [] if tree is None else _build_module_rows(tree, decision)
@@ -41,7 +41,7 @@ def build_page(decision: Decision, title: str, *, now_s: float) -> Page:
     )
 
 
-def build_blocks(decision: Decision) -> tuple[Block, ...]:
+def build_blocks(decision: PartitionDecision) -> tuple[Block, ...]:
     """Return the drawing of *decision* and its tables of devices and transfers."""
     tree = decision.tree
     if tree is None:
@@ -52,7 +52,7 @@ def build_blocks(decision: Decision) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _build_facts(decision: Decision) -> tuple[Words, ...]:
+def _build_facts(decision: PartitionDecision) -> tuple[Words, ...]:
     facts = (
         ("Method", f"{decision.method}: {METHODS.get(decision.method, 'unknown')}{EDITED * decision.is_edited}"),
         ("Weight of memory", f"{decision.memory_weight:g} (1: memory alone, 0: time alone)"),
@@ -70,7 +70,7 @@ METHODS = {
 }
 
 
-def explain_decision(decision: Decision) -> str:
+def explain_decision(decision: PartitionDecision) -> str:
     """Return why the modules are where they are, in a sentence or two."""
     if not decision.is_edited:
         return decision.reason
@@ -82,7 +82,7 @@ def explain_decision(decision: Decision) -> str:
     return f"{edited} Its busiest partition costs {share:.3f} of the model."
 
 
-def measure_scale(decision: Decision, tree: Module) -> cost.CostScale:
+def measure_scale(decision: PartitionDecision, tree: Module) -> cost.CostScale:
     """Return what costs are shares of: the whole model's memory, and its computing and transfers."""
     loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     memory = sum(load.parameter_bytes + load.activation_bytes for load in loads)
@@ -91,7 +91,7 @@ def measure_scale(decision: Decision, tree: Module) -> cost.CostScale:
     return cost.CostScale(memory, time_s, decision.memory_weight if is_timed else 1.0)
 
 
-def _build_devices_table(decision: Decision, tree: Module) -> Table:
+def _build_devices_table(decision: PartitionDecision, tree: Module) -> Table:
     loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     scale = measure_scale(decision, tree)
     device_of = cost.resolve_devices(tree, decision.assignment)
@@ -127,7 +127,7 @@ def _build_devices_table(decision: Decision, tree: Module) -> Table:
     )
 
 
-def _build_drawing(decision: Decision, tree: Module) -> Boxes:
+def _build_drawing(decision: PartitionDecision, tree: Module) -> Boxes:
     """Return the tree as boxes in rows, each as wide as its cost; the first row has the devices."""
     device_of = cost.resolve_devices(tree, decision.assignment)
     scale = measure_scale(decision, tree)
@@ -196,7 +196,7 @@ def _set_row(row: Sequence[Box], number: int) -> Iterator[Box]:
     return (msgspec.structs.replace(box, row=number) for box in row)
 
 
-def _build_module_rows(tree: Module, decision: Decision) -> list[tuple[Cell, ...]]:
+def _build_module_rows(tree: Module, decision: PartitionDecision) -> list[tuple[Cell, ...]]:
     """Return the rows of the table of modules: a module whole on one device is one row, and so are siblings in a row
     of one class on one device."""
     device_of = cost.resolve_devices(tree, decision.assignment)
@@ -253,7 +253,7 @@ def _build_modules_table(rows: list[tuple[Cell, ...]]) -> Table:
     )
 
 
-def _build_cuts_table(decision: Decision) -> Table:
+def _build_cuts_table(decision: PartitionDecision) -> Table:
     return make_table(
         "cuts",
         "What crosses in one forward pass of one microbatch",
@@ -267,7 +267,7 @@ def _build_cuts_table(decision: Decision) -> Table:
     )
 
 
-def _build_assignment_table(decided: Decision) -> Table:
+def _build_assignment_table(decided: PartitionDecision) -> Table:
     """Return the assignment alone, for a decision without a tree."""
     rows: list[tuple[Cell, ...]] = []
     for device in range(decided.devices):

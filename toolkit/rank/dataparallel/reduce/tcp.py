@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.rank.dataparallel.reduce.shared_memory import GroupClosed, PeerLost, PeerTimeout, size_mismatch
-from toolkit.rank.mesh.mesh import ContactInfo, Listener
+from toolkit.rank.mesh.mesh import ContactInfo, MeshListener
 
 SIGNATURE = struct.Struct("<q")
 
@@ -47,7 +47,7 @@ class TcpGroup:
         Raises:
             OSError: no address can be listened on, or a peer did not connect within *within_s*.
         """
-        with Listener(self.me, addresses) as listener:
+        with MeshListener(self.me, addresses) as listener:
             put(f"contact/{self.me}", json.dumps([listener.contact.token.hex(), listener.contact.addresses]))
             replies = [json.loads(get(f"contact/{peer}")) for peer in range(self.size)]
             contacts = [

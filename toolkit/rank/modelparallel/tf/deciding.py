@@ -8,7 +8,7 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.parallelism import decision, partitioner
-from toolkit.parallelism.decision import Cut, Decision, digest
+from toolkit.parallelism.decision import Cut, PartitionDecision, digest
 from toolkit.parallelism.parameters import VARIABLE, Parameters
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import capture, layers
@@ -17,7 +17,7 @@ from toolkit.rank.modelparallel.tf.costs import build_tree, bytes_of, fingerprin
 from toolkit.rank.modelparallel.tf.manual import MANUAL
 
 
-def decide(cfg: Parameters, model: Any, captured: ModelCapture, *, is_profile: bool) -> Decision:
+def decide(cfg: Parameters, model: Any, captured: ModelCapture, *, is_profile: bool) -> PartitionDecision:
     """Return the partition of *model*, whose first call is *captured*; the profiling job measures it in any case.
 
     Raises:
@@ -34,7 +34,7 @@ def decide(cfg: Parameters, model: Any, captured: ModelCapture, *, is_profile: b
     return _decide_by_partitioner(cfg, model, captured)
 
 
-def _decide_by_file(cfg: Parameters, model_fingerprint: str) -> Decision:
+def _decide_by_file(cfg: Parameters, model_fingerprint: str) -> PartitionDecision:
     partition_decision = decision.read_for_partitions(Path(cfg.partition_file).absolute(), cfg.partitions, VARIABLE)
     if partition_decision.fingerprint != model_fingerprint:
         raise ContractError(
@@ -46,7 +46,7 @@ def _decide_by_file(cfg: Parameters, model_fingerprint: str) -> Decision:
     return partition_decision
 
 
-def _decide_by_script(cfg: Parameters, model: Any) -> Decision:
+def _decide_by_script(cfg: Parameters, model: Any) -> PartitionDecision:
     default = cfg.default_partition or 0
     assignment = {"": default}
     for path, layer in layers.paths(model).items():
@@ -56,7 +56,7 @@ def _decide_by_script(cfg: Parameters, model: Any) -> Decision:
     for path, device in assignment.items():
         if not 0 <= device < cfg.partitions:
             raise SMPError(f"Layer {path!r}: expected a partition from 0 to {cfg.partitions - 1}, found {device}")
-    return Decision(
+    return PartitionDecision(
         fingerprint=fingerprint(model),
         devices=cfg.partitions,
         memory_weight=cfg.memory_weight or 0.0,
@@ -66,7 +66,7 @@ def _decide_by_script(cfg: Parameters, model: Any) -> Decision:
     )
 
 
-def _decide_by_partitioner(cfg: Parameters, model: Any, captured: ModelCapture) -> Decision:
+def _decide_by_partitioner(cfg: Parameters, model: Any, captured: ModelCapture) -> PartitionDecision:
     import tensorflow as tf
 
     tree = build_tree(model, captured)
@@ -82,7 +82,7 @@ def _decide_by_partitioner(cfg: Parameters, model: Any, captured: ModelCapture) 
     return _move_light_layers(partition_decision, model, captured)
 
 
-def _move_light_layers(partition_decision: Decision, model: Any, captured: ModelCapture) -> Decision:
+def _move_light_layers(partition_decision: PartitionDecision, model: Any, captured: ModelCapture) -> PartitionDecision:
     """Return *partition_decision* with layers without variables on the device that makes their last input, and its
     cuts.
 
@@ -119,7 +119,7 @@ def _move_light_layers(partition_decision: Decision, model: Any, captured: Model
     )
 
 
-def _inherited_device(path: str, devices: dict[str, int], partition_decision: Decision) -> int:
+def _inherited_device(path: str, devices: dict[str, int], partition_decision: PartitionDecision) -> int:
     while path:
         path = path.rpartition(".")[0]
         if path in devices:

@@ -9,7 +9,7 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.parallelism import decision
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import PartitionDecision
 from toolkit.rank.modelparallel import output, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import boundary, layers
@@ -32,7 +32,7 @@ class Partition:
     def __init__(self) -> None:
         self.devices: dict[str, int] = {}
         self.costs: dict[str, float] = {}
-        self.decision: Decision | None = None
+        self.decision: PartitionDecision | None = None
         self.local: list[Any] = []
         self.hooks: list[Callable[[], None]] = []
         # By id: the variables of this rank and of others, the partition of each, and the layers with their partitions.
@@ -72,7 +72,7 @@ class Partition:
             for hook in self.hooks:
                 hook()
 
-    def _devices(self, layers_by_path: dict[str, Any], decided: Decision) -> dict[str, int]:
+    def _devices(self, layers_by_path: dict[str, Any], decided: PartitionDecision) -> dict[str, int]:
         """Return the partition of each of the layers *layers_by_path* by path."""
         devices: dict[str, int] = {}
         for path, layer in layers_by_path.items():
@@ -172,13 +172,15 @@ def fill(variable: Any, value: Any) -> None:
         )
 
 
-def _agree_on_decision(current_world: world.World, decide_locally: Callable[[], Decision]) -> Decision:
+def _agree_on_decision(
+    current_world: world.World, decide_locally: Callable[[], PartitionDecision]
+) -> PartitionDecision:
     """Return the decision of rank 0, which all ranks follow; an error of rank 0 is raised by all."""
     if current_world.rank:
         payload = current_world.messenger.receive(0, KIND, "decision").payload
         if isinstance(payload, Exception):
             raise payload
-        return decode(payload, Decision, "the decision of rank 0")
+        return decode(payload, PartitionDecision, "the decision of rank 0")
     try:
         own_decision = decide_locally()
     except (ContractError, SMPError) as error:
@@ -191,7 +193,7 @@ def _agree_on_decision(current_world: world.World, decide_locally: Callable[[], 
     return own_decision
 
 
-def _write(partition_decision: Decision, current_world: world.World) -> None:
+def _write(partition_decision: PartitionDecision, current_world: world.World) -> None:
     current_world.folder.mkdir(parents=True, exist_ok=True)
     decision.write(partition_decision, current_world.folder / decision.FILE)
 

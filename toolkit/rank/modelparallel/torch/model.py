@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import PartitionDecision
 from toolkit.rank.modelparallel import norms
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import (
@@ -77,7 +77,7 @@ class DistributedModel(TensorParallel, Wrapper):
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
         self.partitioned = False
-        self.decision: Decision | None = None
+        self.decision: PartitionDecision | None = None
         self.optimizer: Any = None  # DistributedOptimizer puts itself here.
         self.loss_scale = 1.0  # What backward multiplies the gradients with.
         self.local = threading.local()  # `forward` and `backward` of a thread that runs the model in another way.
@@ -232,7 +232,7 @@ class DistributedModel(TensorParallel, Wrapper):
         if this_world.rank == 0:
             try:
                 assert call_once is not None
-                decision: Decision | str = self._decide(call_once, tracing)
+                decision: PartitionDecision | str = self._decide(call_once, tracing)
             except Exception as error:
                 self._broadcast(f"{type(error).__name__}: {error}")
                 raise
@@ -293,11 +293,11 @@ class DistributedModel(TensorParallel, Wrapper):
         """Call *callback*(model) on every rank before a step if modules or parameters were added to the model."""
         self._on_addition.append(callback)
 
-    def _broadcast(self, decision: "Decision | str") -> None:
+    def _broadcast(self, decision: "PartitionDecision | str") -> None:
         for rank in range(1, self._world.size):
             self._world.messenger.send(rank, DECISION, None, decision)
 
-    def _decide(self, call_once: Callable[[], Any], tracing: Callable[[], Any]) -> Decision:
+    def _decide(self, call_once: Callable[[], Any], tracing: Callable[[], Any]) -> PartitionDecision:
         this_world, cfg = self._world, self._world.cfg
         if cfg.auto_partition and (marked := partitioned.get_marked_partitions(self.module)):
             warnings.warn(

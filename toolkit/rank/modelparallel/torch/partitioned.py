@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import PartitionDecision
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.marking import created_modules
@@ -90,7 +90,7 @@ def merge_tied(module: nn.Module, assignment: Mapping[str, int]) -> dict[str, in
     return merged
 
 
-def get_partitions(module: nn.Module, decision: Decision) -> dict[str, int]:
+def get_partitions(module: nn.Module, decision: PartitionDecision) -> dict[str, int]:
     """Return the partition of every module of *module* by path."""
     assignment = merge_tied(module, decision.assignment)
     return {path: _partition_of(path, assignment) for path, _ in module.named_modules()}

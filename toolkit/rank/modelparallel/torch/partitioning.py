@@ -20,7 +20,7 @@ from torch import nn
 from toolkit.errors import ContractError
 from toolkit.parallelism import decision as decisions
 from toolkit.parallelism import partitioner
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import PartitionDecision
 from toolkit.parallelism.parameters import VARIABLE, Parameters
 from toolkit.parallelism.tree import Module
 from toolkit.rank.modelparallel import output
@@ -33,7 +33,9 @@ from toolkit.rank.modelparallel.world import World
 MIB = 2**20
 
 
-def decide(module: nn.Module, call_once: Callable[[], Any], this_world: World, options: Mapping[str, Any]) -> Decision:
+def decide(
+    module: nn.Module, call_once: Callable[[], Any], this_world: World, options: Mapping[str, Any]
+) -> PartitionDecision:
     """Return the decision for *module*: from the parameter partition_file, or from a profiling pass.
 
     *call_once* runs the script's step function on one microbatch, with *module* whole on this rank. *options*:
@@ -57,10 +59,10 @@ def decide(module: nn.Module, call_once: Callable[[], Any], this_world: World, o
     return decision
 
 
-def record_manual(module: nn.Module, assignment: dict[str, int], this_world: World) -> Decision:
+def record_manual(module: nn.Module, assignment: dict[str, int], this_world: World) -> PartitionDecision:
     """Return the script's own decision, and write it to output/data: the script has placed the modules itself."""
     weight = this_world.cfg.memory_weight
-    decision = Decision(
+    decision = PartitionDecision(
         fingerprint=fingerprint(module),
         devices=this_world.cfg.partitions,
         memory_weight=0.8 if weight is None else weight,
@@ -75,13 +77,13 @@ def record_manual(module: nn.Module, assignment: dict[str, int], this_world: Wor
     return decision
 
 
-def write(decision: Decision, folder: Path) -> None:
+def write(decision: PartitionDecision, folder: Path) -> None:
     """Write *decision* into *folder*, the job's output/data."""
     folder.mkdir(parents=True, exist_ok=True)
     decisions.write(decision, folder / decisions.FILE)
 
 
-def read_decision(path: Path, module: nn.Module, partitions: int) -> Decision:
+def read_decision(path: Path, module: nn.Module, partitions: int) -> PartitionDecision:
     """Return the decision in *path*.
 
     Raises:
@@ -113,7 +115,7 @@ def fingerprint(module: nn.Module) -> str:
 
 def _measure_decision(
     module: nn.Module, call_once: Callable[[], Any], cfg: Parameters, options: Mapping[str, Any], is_profile: bool
-) -> Decision:
+) -> PartitionDecision:
     begin_s, before_bytes = time.monotonic(), _peak_bytes()
     # A tensor parallel group would have to run the pass together; a model that is too large has no whole run at all.
     is_whole = cfg.tensor_parallel_degree == 1 and not any(parameter.is_meta for parameter in module.parameters())

@@ -2,7 +2,7 @@
 
 Each function has the name, arguments and result that torch_xla.core.xla_model documents. Ranks of torch_xla
 (install.py: XLA computes, gloo transfers between host memories) and ranks with torch alone (shim.py) differ only in
-where tensors are during a transfer: the staging.
+the place of tensors during a transfer: the staging.
 """
 
 import io
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from toolkit.rank.xla.place import Place
+from toolkit.rank.xla.place import XlaPosition
 
 C10D: Any = distributed_c10d  # Its type stubs are incomplete.
 ReduceOp = C10D.ReduceOp
@@ -32,7 +32,7 @@ Groups = Sequence[Sequence[int]] | None
 
 
 class Staging(Protocol):
-    """Where tensors are while a collective transfers them."""
+    """Moves tensors to memory from which a collective can transfer them, and back."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return a contiguous copy of each tensor, in memory that the group can use."""
@@ -63,8 +63,8 @@ class Collectives:
         "mesh_reduce",
     )
 
-    def __init__(self, place: Place, staging: Staging) -> None:
-        self._place = place
+    def __init__(self, position: XlaPosition, staging: Staging) -> None:
+        self._position = position
         self._staging = staging
 
     def all_reduce(
@@ -75,9 +75,9 @@ class Collectives:
         groups: Groups = None,
         pin_layout: bool = True,
     ) -> Any:
-        """Reduce a tensor to a new tensor, or a list in place, with one message for each dtype."""
+        """Reduce a tensor to a new tensor, or a list in position, with one message for each dtype."""
         tensors = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-        hosts = self._reduced(reduce_type, tensors, scale, groups)
+        hosts = self._reduce(reduce_type, tensors, scale, groups)
         if isinstance(inputs, Tensor):
             return hosts[0].to(inputs.device)
         self._staging.write_back(tensors, hosts)
@@ -94,17 +94,17 @@ class Collectives:
         use_global_device_ids: Any = None,
     ) -> Any:
         if not isinstance(value, Tensor):
-            found = [self.all_gather(each, dim, groups) for each in value]
+            gathered = [self.all_gather(tensor, dim, groups) for tensor in value]
             if output is None:
-                return found
-            self._staging.write_back(output, found)
+                return gathered
+            self._staging.write_back(output, gathered)
             return output
         (host,) = self._staging.copies([value])
-        pieces = self._gathered(host, self._place.group_among(groups))
-        whole = torch.cat(pieces, dim) if host.dim() else torch.stack(pieces)
+        pieces = self._gather(host, self._position.group_among(groups))
+        joined = torch.cat(pieces, dim) if host.dim() else torch.stack(pieces)
         if output is None:
-            return whole.to(value.device)
-        self._staging.write_back([output], [whole])
+            return joined.to(value.device)
+        self._staging.write_back([output], [joined])
         return output
 
     def reduce_scatter(
@@ -120,18 +120,18 @@ class Collectives:
         channel_id: Any = None,
         use_global_device_ids: Any = None,
     ) -> Any:
-        group = self._place.group_among(groups)
+        group = self._position.group_among(groups)
         tensors = [input] if isinstance(input, Tensor) else list(input)
-        mine = 0 if group is None else group.rank()
+        rank = 0 if group is None else group.rank()
         shards = [
-            host.chunk(shard_count, scatter_dim)[mine].contiguous()
-            for host in self._reduced(reduce_type, tensors, scale, groups)
+            host.chunk(shard_count, scatter_dim)[rank].contiguous()
+            for host in self._reduce(reduce_type, tensors, scale, groups)
         ]
         if output is not None:
             self._staging.write_back([output] if isinstance(input, Tensor) else output, shards)
             return output
-        found = [shard.to(tensor.device) for shard, tensor in zip(shards, tensors, strict=True)]
-        return found[0] if isinstance(input, Tensor) else found
+        results = [shard.to(tensor.device) for shard, tensor in zip(shards, tensors, strict=True)]
+        return results[0] if isinstance(input, Tensor) else results
 
     def all_to_all(
         self,
@@ -143,7 +143,7 @@ class Collectives:
         pin_layout: bool = True,
     ) -> Tensor:
         (host,) = self._staging.copies([value])
-        group = self._place.group_among(groups)
+        group = self._position.group_among(groups)
         sent = torch.stack(host.chunk(split_count, split_dimension))
         received = torch.empty_like(sent)
         if group is None:
@@ -154,7 +154,7 @@ class Collectives:
 
     def collective_permute(self, value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
         """Only the ranks in *pairs* need to call it; a rank that receives nothing gets zeros."""
-        rank, group = self._place.rank, self._place.group()
+        rank, group = self._position.rank, self._position.group()
         (host,) = self._staging.copies([value])
         received = torch.zeros_like(host)
         works = []
@@ -178,17 +178,17 @@ class Collectives:
     ) -> None:
         """Every rank gets exactly the root's bits, even if another rank's value is NaN."""
         groups = [groups] if groups and isinstance(groups[0], int) else groups
-        group = self._place.group_among(groups)
+        group = self._position.group_among(groups)
         if group is None:
             return
         root = next((list(members).index(root_ordinal) for members in groups or () if root_ordinal in members), None)
         options = C10D.BroadcastOptions()
         options.rootRank = root_ordinal if root is None else root
         hosts = self._staging.copies(tensors)
-        for some in _by_dtype(hosts).values():
-            flat = torch.cat([host.reshape(-1) for host in some])
+        for hosts_of_dtype in _group_by_dtype(hosts).values():
+            flat = torch.cat([host.reshape(-1) for host in hosts_of_dtype])
             group.broadcast([flat], options).wait()
-            _unflatten(flat, some)
+            _unflatten(flat, hosts_of_dtype)
         self._staging.write_back(tensors, hosts)
 
     def send(self, value: Tensor, channel_id: int) -> Tensor:
@@ -204,39 +204,43 @@ class Collectives:
         if not isinstance(payload, bytes):
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
         self._staging.settle()
-        group = self._place.group(sorted(ordinals) if ordinals else None)
+        group = self._position.group(sorted(ordinals) if ordinals else None)
         length = torch.tensor([len(payload)], dtype=torch.int64)
-        lengths = [int(each) for each in self._gathered(length, group)]
+        lengths = [int(gathered_length) for gathered_length in self._gather(length, group)]
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         if not len(padded):
             return [b""] * len(lengths)
         padded[: len(payload)] = torch.tensor(list(payload), dtype=torch.uint8)
-        pieces = self._gathered(padded, group)
+        pieces = self._gather(padded, group)
         return [bytes(piece[:count].tolist()) for piece, count in zip(pieces, lengths, strict=True)]
 
     def mesh_reduce(self, tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
         """Transfer any object, as before torch.load's weights_only was the default: it comes from the job's ranks."""
         written = io.BytesIO()
         torch.save(self._staging.portable(data), written)
-        read = [io.BytesIO(each) for each in self.xla_rendezvous(written.getvalue(), tag=tag)]
-        return reduce_fn([torch.load(each, weights_only=False) for each in read])
+        read = [io.BytesIO(payload_of_rank) for payload_of_rank in self.xla_rendezvous(written.getvalue(), tag=tag)]
+        return reduce_fn([torch.load(file, weights_only=False) for file in read])
 
-    def _reduced(self, reduce_type: str, tensors: Sequence[Tensor], scale: float, groups: Groups) -> list[Tensor]:
+    def _reduce(self, reduce_type: str, tensors: Sequence[Tensor], scale: float, groups: Groups) -> list[Tensor]:
         """Return *tensors* reduced over the ranks and scaled, on the host."""
         hosts = self._staging.copies(tensors)
-        group = self._place.group_among(groups)
+        group = self._position.group_among(groups)
         options = C10D.AllreduceOptions()
         options.reduceOp = OPS[reduce_type]
-        for some in _by_dtype(hosts).values() if group is not None else ():
-            flat = some[0] if len(some) == 1 else torch.cat([host.reshape(-1) for host in some])
+        for hosts_of_dtype in _group_by_dtype(hosts).values() if group is not None else ():
+            flat = (
+                hosts_of_dtype[0]
+                if len(hosts_of_dtype) == 1
+                else torch.cat([host.reshape(-1) for host in hosts_of_dtype])
+            )
             group.allreduce([flat], options).wait()
-            if len(some) > 1:
-                _unflatten(flat, some)
+            if len(hosts_of_dtype) > 1:
+                _unflatten(flat, hosts_of_dtype)
         if scale != 1.0:
             hosts = [(host * scale).to(host.dtype) for host in hosts]
         return hosts
 
-    def _gathered(self, host: Tensor, group: Any) -> list[Tensor]:
+    def _gather(self, host: Tensor, group: Any) -> list[Tensor]:
         if group is None:
             return [host]
         pieces = [torch.empty_like(host) for _ in range(group.size())]
@@ -244,11 +248,11 @@ class Collectives:
         return pieces
 
 
-def _by_dtype(hosts: Sequence[Tensor]) -> dict[torch.dtype, list[Tensor]]:
-    found: dict[torch.dtype, list[Tensor]] = {}
+def _group_by_dtype(hosts: Sequence[Tensor]) -> dict[torch.dtype, list[Tensor]]:
+    hosts_by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for host in hosts:
-        found.setdefault(host.dtype, []).append(host)
-    return found
+        hosts_by_dtype.setdefault(host.dtype, []).append(host)
+    return hosts_by_dtype
 
 
 def _unflatten(flat: Tensor, hosts: Sequence[Tensor]) -> None:

@@ -34,44 +34,55 @@ WRITES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _collective(name: str, kinds: tuple[str, ...]) -> Any:
+def _make_collective(name: str, kinds: tuple[str, ...]) -> Any:
     """Return the method *name*, with gloo's arguments; tensors are staged by *kinds*."""
 
     def call(self: "HostGroup", *arguments: Any, **options: Any) -> Any:
-        tensors = [_flat(argument) for argument in arguments[: len(kinds)]]
-        sources = [each for kind, some in zip(kinds, tensors, strict=True) if kind != "out" for each in some]
+        tensors = [_list_tensors(argument) for argument in arguments[: len(kinds)]]
+        sources = [
+            tensor
+            for kind, tensors_of_argument in zip(kinds, tensors, strict=True)
+            if kind != "out"
+            for tensor in tensors_of_argument
+        ]
         read = iter(to_host(sources))
         hosts = [
-            [torch.empty(each.shape, dtype=each.dtype) if kind == "out" else next(read) for each in some]
-            for kind, some in zip(kinds, tensors, strict=True)
+            [
+                torch.empty(tensor.shape, dtype=tensor.dtype) if kind == "out" else next(read)
+                for tensor in tensors_of_argument
+            ]
+            for kind, tensors_of_argument in zip(kinds, tensors, strict=True)
         ]
-        staged = [_like(argument, iter(some)) for argument, some in zip(arguments, hosts, strict=False)]
+        staged = [
+            _replace_tensors(argument, iter(hosts_of_argument))
+            for argument, hosts_of_argument in zip(arguments, hosts, strict=False)
+        ]
         rest = (*arguments[len(kinds) :], *options.values())
         averages = [option for option in rest if getattr(option, "reduceOp", None) == C10D.ReduceOp.AVG]
         for option in averages:
             option.reduceOp = C10D.ReduceOp.SUM  # gloo cannot average.
         getattr(self._gloo, name)(*staged, *rest).wait()
         written: list[Any] = []
-        for kind, some, host, argument in zip(kinds, tensors, hosts, arguments, strict=False):
+        for kind, tensors_of_argument, host, argument in zip(kinds, tensors, hosts, arguments, strict=False):
             if kind == "in":
                 continue
-            for each in host if averages else ():
-                each.div_(self.size())
-            write_back(some, host)
+            for tensor in host if averages else ():
+                tensor.div_(self.size())
+            write_back(tensors_of_argument, host)
             written = argument if isinstance(argument, list) else [argument]
-        return _done(written)
+        return _finished_work(written)
 
     call.__name__ = name
     return call
 
 
-def _with_collectives(group: type) -> type:
+def _add_collectives(group: type) -> type:
     for name, kinds in WRITES.items():
-        setattr(group, name, _collective(name, kinds))
+        setattr(group, name, _make_collective(name, kinds))
     return group
 
 
-@_with_collectives
+@_add_collectives
 class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
     """A group of ranks. torch.distributed creates it for init_process_group("xla") and new_group."""
 
@@ -92,37 +103,37 @@ class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, *arguments: Any, **options: Any) -> Any:
         self._gloo.barrier(*arguments, **options).wait()
-        return _done([])
+        return _finished_work([])
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any, **__: Any) -> Any:
         """Exchange tensors between each pair of ranks: gloo has no all-to-all for lists of unequal tensors."""
         hosts, rank = to_host(inputs), self.rank()
         received = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in outputs]
         received[rank].copy_(hosts[rank])
-        others = [other for other in range(self.size()) if other != rank]
-        sent = [self._gloo.send([hosts[other]], other, 0) for other in others]
-        for work in [self._gloo.recv([received[other]], other, 0) for other in others]:
+        others = [peer for peer in range(self.size()) if peer != rank]
+        sent = [self._gloo.send([hosts[peer]], peer, 0) for peer in others]
+        for work in [self._gloo.recv([received[peer]], peer, 0) for peer in others]:
             work.wait()
         for work in sent:
             work.wait()
         write_back(outputs, received)
-        return _done(outputs)
+        return _finished_work(outputs)
 
 
-def _flat(argument: Any) -> list[Tensor]:
+def _list_tensors(argument: Any) -> list[Tensor]:
     if isinstance(argument, Tensor):
         return [argument]
-    return [tensor for each in argument for tensor in _flat(each)]
+    return [tensor for part in argument for tensor in _list_tensors(part)]
 
 
-def _like(argument: Any, tensors: Any) -> Any:
+def _replace_tensors(argument: Any, tensors: Any) -> Any:
     """Return *argument* with its tensors replaced by *tensors*."""
     if isinstance(argument, Tensor):
         return next(tensors)
-    return [_like(each, tensors) for each in argument]
+    return [_replace_tensors(part, tensors) for part in argument]
 
 
-def _done(result: Any) -> Any:
+def _finished_work(result: Any) -> Any:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(result)
     return C10D.torch._C._distributed_c10d._create_work_from_future(future)

@@ -18,23 +18,23 @@ from torch import Tensor
 
 from toolkit.rank.xla.live.collectives import C10D, OPS, Collectives
 from toolkit.rank.xla.live.group import HostGroup
-from toolkit.rank.xla.live.staging import ThroughHost, to_host
-from toolkit.rank.xla.place import Place
+from toolkit.rank.xla.live.staging import HostStaging, to_host
+from toolkit.rank.xla.place import XlaPosition
 
 
-def install(place: Place) -> None:
-    """Replace torch_xla's basic functions by ours."""
-    importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which we replace below.
-    ours = Collectives(place, ThroughHost())
+def install(position: XlaPosition) -> None:
+    """Replace torch_xla's basic functions by those of this package."""
+    importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which is replaced below.
+    collectives = Collectives(position, HostStaging())
     for name in Collectives.NAMES:
-        _replace(xm, name, getattr(ours, name))
-    for name, value in _view(place).items():
+        _replace(xm, name, getattr(collectives, name))
+    for name, value in _runtime_functions(position).items():
         _replace(xr, name, value)
     backend = C10D.Backend
     backend._plugins["XLA"] = backend._plugins["XLA"]._replace(creator_fn=HostGroup, extended_api=False)
     backend.backend_capability["xla"] = ["xla", "cpu"]
     handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
-    handlers["xla"] = lambda _url, *rest, **more: handlers["env"]("env://", *rest, **more)
+    handlers["xla"] = lambda _url, *arguments, **options: handlers["env"]("env://", *arguments, **options)
     _replace_functional()
 
 
@@ -44,27 +44,27 @@ def _replace(module: Any, name: str, value: Any) -> None:
     setattr(module, name, value)
 
 
-def _view(place: Place) -> dict[str, Callable[..., Any]]:
+def _runtime_functions(position: XlaPosition) -> dict[str, Callable[..., Any]]:
     """Return torch_xla.runtime's functions about ranks. Every process has one device."""
 
-    def refused(auto: bool | None = False) -> None:
+    def refuse_spmd(auto: bool | None = False) -> None:
         raise NotImplementedError(
             "use_spmd: on CPU an SPMD mesh cannot reach over processes. Set one process per host and "
             "CPU_NUM_DEVICES for its devices, or leave SPMD out."
         )
 
     return {
-        "world_size": lambda: place.size,
-        "global_ordinal": lambda: place.rank,
-        "local_ordinal": lambda: place.local_rank,
-        "process_count": lambda: place.size,
-        "process_index": lambda: place.rank,
-        "local_process_count": lambda: place.local_size,
-        "global_device_count": lambda: place.size,
-        "local_device_count": lambda: place.local_size,
-        "host_index": lambda: place.host,
-        "get_master_ip": lambda: place.master,
-        "use_spmd": refused,
+        "world_size": lambda: position.size,
+        "global_ordinal": lambda: position.rank,
+        "local_ordinal": lambda: position.local_rank,
+        "process_count": lambda: position.size,
+        "process_index": lambda: position.rank,
+        "local_process_count": lambda: position.local_size,
+        "global_device_count": lambda: position.size,
+        "local_device_count": lambda: position.local_size,
+        "host_index": lambda: position.host,
+        "get_master_ip": lambda: position.master,
+        "use_spmd": refuse_spmd,
     }
 
 
@@ -91,8 +91,8 @@ def _replace_functional() -> None:
         return torch.cat(pieces).to(value.device)
 
     def reduce_scatter_tensor(value: Tensor, reduce_op: str, group_size: int, group_name: str) -> Tensor:
-        mine: int = C10D._resolve_process_group(group_name).rank()
-        return all_reduce(value, reduce_op, group_name).chunk(group_size)[mine].clone()
+        rank: int = C10D._resolve_process_group(group_name).rank()
+        return all_reduce(value, reduce_op, group_name).chunk(group_size)[rank].clone()
 
     def all_to_all_single(
         value: Tensor, output_split_sizes: list[int], input_split_sizes: list[int], group_name: str
@@ -112,7 +112,7 @@ def _replace_functional() -> None:
 
     library: Any = vars(torch.library)["Library"]("_c10d_functional", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns of the kernel that we override.
+        warnings.simplefilter("ignore")  # It warns of the overridden kernel.
         for function in (all_reduce, all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single, broadcast):
             library.impl(function.__name__, function, "XLA", allow_override=True)
     vars(xm)["_toolkit_library"] = library  # Keep it: garbage collection would unregister it.

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from toolkit.rank.xla.live.collectives import C10D, Collectives
-from toolkit.rank.xla.place import Place, of
+from toolkit.rank.xla.place import XlaPosition, read_position
 
 CUDA_AND_CPU = "cuda:nccl,cpu:gloo"
 
 
-class Direct:
+class DirectStaging:
     """Transfers tensors from their own memory (collectives.Staging)."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -33,11 +33,11 @@ class Direct:
         """Do nothing: nothing is recorded."""
 
     def portable(self, data: Any) -> Any:
-        return moved(data, torch.device("cpu"))
+        return move_to_device(data, torch.device("cpu"))
 
 
-class OnTorch(Place):
-    """A place whose groups are torch.distributed's, for tensors on a GPU and on the host."""
+class TorchPosition(XlaPosition):
+    """A position whose groups are torch.distributed's, for tensors on a GPU and on the host."""
 
     def group(self, ranks: Sequence[int] | None = None) -> Any:
         if self.size == 1:
@@ -52,23 +52,25 @@ class OnTorch(Place):
         return self._groups[members]
 
 
-class Model(Collectives):
+class XlaModel(Collectives):
     """torch_xla.core.xla_model for this rank, and torch_xla's other functions that depend on the rank."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        place = of(environ)
-        super().__init__(OnTorch(**{name: getattr(place, name) for name in Place.FIELDS}), Direct())
+        position = read_position(environ)
+        super().__init__(
+            TorchPosition(**{name: getattr(position, name) for name in XlaPosition.FIELDS}), DirectStaging()
+        )
         self._closures: list[Callable[[], Any]] = []
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def position(self) -> XlaPosition:
+        return self._position
 
     def device(self, index: int | None = None) -> torch.device:
         """Return this rank's device. Every rank has one."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
-        number = self._place.local_rank % torch.cuda.device_count() if index is None else index
+        number = self._position.local_rank % torch.cuda.device_count() if index is None else index
         torch.cuda.set_device(number)
         return torch.device("cuda", number)
 
@@ -85,16 +87,16 @@ class Model(Collectives):
         return tensor.device.type == self.device().type
 
     def xrt_world_size(self, defval: int = 1) -> int:
-        return self._place.size
+        return self._position.size
 
     def get_ordinal(self, defval: int = 0) -> int:
-        return self._place.rank
+        return self._position.rank
 
     def get_local_ordinal(self, defval: int = 0) -> int:
-        return self._place.local_rank
+        return self._position.local_rank
 
     def is_master_ordinal(self, local: bool = True) -> bool:
-        return (self._place.local_rank if local else self._place.rank) == 0
+        return (self._position.local_rank if local else self._position.rank) == 0
 
     def master_print(self, *values: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
         if self.is_master_ordinal(local):
@@ -114,12 +116,12 @@ class Model(Collectives):
             torch.cuda.synchronize()
 
     def _fetch_gradients(self, optimizer: Any) -> list[Tensor]:
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return [parameter.grad.data for parameter in parameters if parameter.grad is not None]
 
     def reduce_gradients(self, optimizer: Any, groups: Any = None, pin_layout: bool = True) -> None:
-        if self._place.size > 1:
-            self.all_reduce("sum", self._fetch_gradients(optimizer), 1.0 / self._place.size, groups)
+        if self._position.size > 1:
+            self.all_reduce("sum", self._fetch_gradients(optimizer), 1.0 / self._position.size, groups)
 
     def optimizer_step(
         self,
@@ -143,7 +145,7 @@ class Model(Collectives):
 
     def do_on_ordinals(self, target: Callable[..., Any], data: Any = (), ordinals: Any = (0,)) -> Any:
         chosen = (ordinals,) if isinstance(ordinals, int) else ordinals
-        result = target(*data) if self._place.rank in chosen else None
+        result = target(*data) if self._position.rank in chosen else None
         self.rendezvous("do_on_ordinals")
         return result
 
@@ -152,7 +154,7 @@ class Model(Collectives):
             torch.save(self._staging.portable(data), file_or_path)
 
     def send_cpu_data_to_device(self, datas: Any, device: Any, input_sharding: Any = None) -> Any:
-        return moved([datas] if isinstance(datas, Tensor) else datas, device)
+        return move_to_device([datas] if isinstance(datas, Tensor) else datas, device)
 
     def _maybe_convert_to_cpu(self, data: Any, convert: bool = True) -> Any:
         """Return *data* with its tensors on the host, as torch_xla's `save` and transformers' `save_model` want it."""
@@ -175,7 +177,7 @@ class Model(Collectives):
         debug_single_process: bool = False,
     ) -> None:
         """Call *fn* in this process: the job's launcher has started the ranks."""
-        fn(self._place.rank, *args)
+        fn(self._position.rank, *args)
 
     def spawn(
         self,
@@ -186,7 +188,7 @@ class Model(Collectives):
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> None:
-        fn(self._place.rank, *args)
+        fn(self._position.rank, *args)
 
     def loader(self, batches: Any, device: Any = None, **options: Any) -> "DeviceLoader":
         """Return MpDeviceLoader: *batches* on the device, with a step marked after each."""
@@ -203,7 +205,7 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
-            yield moved(batch, self._device)
+            yield move_to_device(batch, self._device)
             self._end_of_step()
 
     def __len__(self) -> int:
@@ -214,7 +216,7 @@ class DeviceLoader:
         return DeviceLoader(self._loader, device, self._end_of_step)
 
 
-def compiled(
+def compile_function(
     f: Callable[..., Any] | None = None,
     full_graph: bool = False,
     name: str | None = None,
@@ -224,17 +226,17 @@ def compiled(
     return nullcontext() if f is None else torch.compile(f, fullgraph=full_graph)
 
 
-def moved(data: Any, device: torch.device) -> Any:
+def move_to_device(data: Any, device: torch.device) -> Any:
     """Return *data* (nested lists, tuples and dictionaries) with its tensors on *device*."""
     if isinstance(data, Tensor):
         return data.to(device)
     if isinstance(data, Mapping):
-        items = {key: moved(value, device) for key, value in data.items()}
+        items = {key: move_to_device(value, device) for key, value in data.items()}
         return items if type(data) is dict else type(data)(items)  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(moved(each, device) for each in data))
+        return type(data)(*(move_to_device(value, device) for value in data))
     if isinstance(data, list | tuple):
-        return type(data)(moved(each, device) for each in data)
+        return type(data)(move_to_device(value, device) for value in data)
     return data
 
 
@@ -244,14 +246,14 @@ def register_backend() -> None:
         return
     on_cuda = torch.cuda.is_available()
 
-    def created(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    def create_backend(store: Any, rank: int, size: int, timeout: Any) -> Any:
         if on_cuda:
             return C10D.ProcessGroupNCCL(store, rank, size, timeout)
         return C10D.ProcessGroupGloo(store, rank, size, timeout)
 
-    C10D.Backend.register_backend("xla", created, devices=["cuda"] if on_cuda else ["cpu"])
+    C10D.Backend.register_backend("xla", create_backend, devices=["cuda"] if on_cuda else ["cpu"])
 
-    def by_environment(url: str, *rest: Any, **more: Any) -> Any:
-        return C10D.rendezvous("env://", *rest, **more)
+    def by_environment(url: str, *arguments: Any, **options: Any) -> Any:
+        return C10D.rendezvous("env://", *arguments, **options)
 
     C10D.torch.distributed.register_rendezvous_handler("xla", by_environment)

@@ -33,7 +33,7 @@ def write_back(targets: Sequence[Tensor], hosts: Sequence[Tensor]) -> None:
             target.copy_(host.view(target.shape) if host.shape != target.shape else host)
 
 
-class ThroughHost:
+class HostStaging:
     """Transfers torch_xla's tensors through the host's memory (collectives.Staging)."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -8,4 +8,4 @@ import sys
 from toolkit.rank.xla import rank
 
 if __name__ == "__main__":
-    rank.spawned(sys.argv[1:])
+    rank.run_spawned(sys.argv[1:])

@@ -6,14 +6,14 @@ import toolkit
 from toolkit.rank.xla.live import shim
 
 __version__ = f"0+toolkit{toolkit.__version__}"
-rank = shim.Model(os.environ)
+rank = shim.XlaModel(os.environ)
 shim.register_backend()
 
 device = rank.device
 sync = rank.mark_step
 launch = rank.launch
-compile = shim.compiled
-step = shim.compiled
+compile = shim.compile_function
+step = shim.compile_function
 
 
 def devices() -> list[object]:

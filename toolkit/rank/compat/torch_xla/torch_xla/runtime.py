@@ -1,30 +1,30 @@
 from torch_xla import rank as _rank
 
-_place = _rank.place
+_position = _rank.position
 
 
 def world_size() -> int:
-    return int(_place.size)
+    return int(_position.size)
 
 
 def global_ordinal() -> int:
-    return int(_place.rank)
+    return int(_position.rank)
 
 
 def local_ordinal() -> int:
-    return int(_place.local_rank)
+    return int(_position.local_rank)
 
 
 def local_process_count() -> int:
-    return int(_place.local_size)
+    return int(_position.local_size)
 
 
 def host_index() -> int:
-    return int(_place.host)
+    return int(_position.host)
 
 
 def get_master_ip() -> str:
-    return str(_place.master)
+    return str(_position.master)
 
 
 def device_type() -> str:

@@ -21,7 +21,7 @@ from types import TracebackType
 from tests.faults.launchers import ENGINES, Launcher
 from tests.ports import free_ports
 from tests.train.base import ROOT, Base
-from toolkit.train.supervise.kernel import marked
+from toolkit.train.supervise.kernel import find_marked
 
 MARKER = "FAULT_MATRIX"
 RANK = Path(__file__).with_name("rank.py")
@@ -217,7 +217,7 @@ class Hosts:
 
     def left(self) -> set[int]:
         """Return the pids of everything of this job that is there."""
-        return marked(self.marker.encode())
+        return find_marked(self.marker.encode())
 
     def sweep(self) -> set[int]:
         """Kill what is left a moment after the end; return its pids."""

@@ -13,7 +13,7 @@ from tests.fuzz.target import target
 from tests.train.peers.wired import TIMES, party
 from toolkit.job.events import AllReady
 from toolkit.train.peers.follower import Follower
-from toolkit.train.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
+from toolkit.train.peers.frames import NONCE_BYTES, Direction, FrameRefusedError, Reason, decode, encode
 from toolkit.train.peers.leader import Leader
 from toolkit.train.peers.messages import Down, Ready, Up
 from toolkit.train.peers.protocol import LogLine, Send
@@ -81,7 +81,7 @@ def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], wai
         now_s, now_ns = now_s + wait_s, now_ns + int(wait_s * 1e9)
         try:
             message = decode(json.dumps(content).encode(), direction)
-        except RefusedError as error:
+        except FrameRefusedError as error:
             assert error.reason in get_args(Reason)
             continue
         if isinstance(protocol, Leader):

@@ -17,7 +17,7 @@ from toolkit.job.rank_work import MOST_RANKS_SENT, OTHERS, OWN, OthersWork, OwnW
 from toolkit.log import Log
 from toolkit.status_pages import layout, pages
 from toolkit.train.peers.frames import LARGEST_BYTES, decode, encode
-from toolkit.train.peers.messages import HostOwnWork, Trace
+from toolkit.train.peers.messages import HostOwnWork, TraceRanks
 from toolkit.train.slow_ranks import SlowRanks
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
@@ -44,7 +44,7 @@ def test_what_the_monitor_wrote_is_sent_once_and_a_request_once(tmp_path: Path) 
     exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=asked))
     second = ranks.due(12.0)
 
-    assert first == [Trace(asked=asked), HostOwnWork(ranks=(WORK,))]
+    assert first == [TraceRanks(request=asked), HostOwnWork(ranks=(WORK,))]
     assert second == [HostOwnWork(ranks=(WORK,))]
     assert ranks.due(13.0) == []
 
@@ -81,7 +81,7 @@ def test_another_attempt_knows_nothing_of_the_last_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert ranks.due(20.0) == []
     exchange.write(tmp_path / OWN, OwnWork(asked=TraceAsked(number=1, slow=1, healthy=2)))
-    assert ranks.due(30.0) == [Trace(asked=TraceAsked(number=1, slow=1, healthy=2))]
+    assert ranks.due(30.0) == [TraceRanks(request=TraceAsked(number=1, slow=1, healthy=2))]
 
 
 def test_a_request_reaches_the_page_that_the_ranks_read_with_the_number_of_the_job(tmp_path: Path) -> None:

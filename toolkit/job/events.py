@@ -50,13 +50,13 @@ class Hang(Record, frozen=True, kw_only=True):
     seconds: float
 
 
-class HangNoticed(Record, frozen=True, kw_only=True, tag="stalled"):
+class HangNoticed(Record, frozen=True, kw_only=True, tag="hang_noticed"):
     """No rank of any host has been active for *seconds*: this host writes its ranks' stacks, and they continue."""
 
     seconds: Seconds
 
 
-class NextAttempt(Record, frozen=True, kw_only=True, tag="again"):
+class NextAttempt(Record, frozen=True, kw_only=True, tag="next_attempt"):
     """The ranks of all hosts are started again, in place of a Verdict. The next attempt is `restart.attempt`; `used` of
     `allowed` restarts are used."""
 
@@ -72,18 +72,18 @@ class Launch(Record, frozen=True, kw_only=True, tag="launch"):
     command: str
 
 
-class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon ended"):
+class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon_ended"):
     """The daemon of a Launch ended with *code*, or could not be started; the leader fills in *host*."""
 
     code: ExitCode
     host: Annotated[str, Meta(max_length=255)] = ""
 
 
-class LeaderDone(Record, frozen=True, kw_only=True, tag="over"):
+class LeaderDone(Record, frozen=True, kw_only=True, tag="leader_done"):
     """The leader's main process has ended and will launch no more daemons."""
 
 
-class RankDone(Record, frozen=True, kw_only=True, tag="rank done"):
+class RankDone(Record, frozen=True, kw_only=True, tag="rank_done"):
     """Rank *process* of *host* ended with 0, the first of its attempt: a rank that waits for all waits in vain."""
 
     host: Name

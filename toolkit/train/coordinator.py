@@ -31,7 +31,7 @@ STOPPED_S = 15.0
 # How many of the needs that this host waits for it tells the others.
 SHOWN = 4
 # Characters of what mpirun says of a rank's abort; of a cause, its traceback and its fingerprint.
-SAID = 1024
+ABORT_TEXT = 1024
 TEXT = 8192
 TRACEBACK = 65536
 FINGERPRINT = 1024
@@ -76,21 +76,21 @@ class Coordinator:
         for action in self._link.take():
             if isinstance(action, LogLine):
                 (self._log.warning if action.warns else self._log.info)(action.text)
-            elif isinstance(action, RanksWork | messages.Trace):
+            elif isinstance(action, RanksWork | messages.TraceRanks):
                 self._compare(action)
             elif not isinstance(action, Send | HostStepTimes):
                 self._note(action)
                 events.append(action)
         return events
 
-    def _compare(self, action: RanksWork | messages.Trace) -> None:
+    def _compare(self, action: RanksWork | messages.TraceRanks) -> None:
         """Take what concerns the comparison of ranks, if this host has a monitor."""
         if self._slow_ranks is None:
             return
         if isinstance(action, RanksWork):
             self._slow_ranks.heard(action.host, action.ranks)
         else:
-            self._slow_ranks.trace(action.asked)
+            self._slow_ranks.trace(action.request)
 
     def _note(self, event: Heard) -> None:
         """Log *event*, and keep what it brings until it is asked for."""
@@ -121,7 +121,7 @@ class Coordinator:
 
     def waits(self, missing: tuple[str, ...]) -> None:
         more = f"; for {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        self._link.tell(messages.Waits(needs="; for ".join(missing[:SHOWN]) + more))
+        self._link.tell(messages.NotReady(needs="; for ".join(missing[:SHOWN]) + more))
 
     def stop(self, stop: Stop) -> None:
         self._link.tell(stop)
@@ -132,16 +132,16 @@ class Coordinator:
             ours = self._job.settings
             self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
 
-    def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None:
+    def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None:
         found = early.first_early_exit(self._job.cluster.current, (exit,))
         if found is not None:
-            self._link.tell(messages.Left(early=found, ranks_left=ranks_left))
+            self._link.tell(messages.UnfinalizedRank(early=found, living_ranks=living_ranks))
 
     def rank_done(self, process: str) -> None:
         self._link.tell(RankDone(host=self._job.cluster.current, process=process))
 
     def propose(self, step: int) -> None:
-        self._link.tell(messages.Step(step=step))
+        self._link.tell(messages.CommonStep(step=step))
 
     def launch(self, launch: Launch) -> bool:
         known = launch.host in self._job.cluster.hosts and launch.host != self._job.cluster.current
@@ -177,8 +177,10 @@ class Coordinator:
         report = self._report(found or here)
         abort = mpi.find_abort_elsewhere(so_far)
         if abort is not None:
-            report = msgspec.structs.replace(report, said=self._log.mask(abort.text)[:SAID], said_of=abort.rank)
-        self._link.tell(messages.OwnFailure(report=report if found or report.early or report.said else None))
+            report = msgspec.structs.replace(
+                report, abort_text=self._log.mask(abort.text)[:ABORT_TEXT], abort_rank=abort.rank
+            )
+        self._link.tell(messages.OwnFailure(report=report if found or report.early or report.abort_text else None))
 
     def finish_job(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
@@ -225,7 +227,7 @@ class Coordinator:
     def _tell_steps(self, *, last: bool = False) -> None:
         told = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
         if told:
-            self._link.tell(messages.StepTimes(times=told))
+            self._link.tell(messages.RankStepTimes(times=told))
 
     def _tell_own_work(self) -> None:
         for message in self._slow_ranks.due(time.monotonic()) if self._slow_ranks is not None else ():
@@ -260,7 +262,7 @@ class Coordinator:
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
         if own and (ours.primary or ours.process) and not theirs.is_early_exit:
             more = max(ours.identical_failures, theirs.identical_failures)
-            text = theirs.message if verdict.said else ours.message
+            text = theirs.message if verdict.abort_text else ours.message
             cause = msgspec.structs.replace(ours, message=text, identical_failures=more)
             return msgspec.structs.replace(outcome, cause=cause)
         if verdict.exit_code == 0:

@@ -48,7 +48,7 @@ OUTER = (
 )
 
 
-class Request(Record, frozen=True, kw_only=True):
+class ScriptRequest(Record, frozen=True, kw_only=True):
     """The arguments of `entry_point.run`, and the plug-in's environment, which may be too large for a process that
     starts. `uri`: "" if the code is in place. `options`: its `extra_opts`."""
 
@@ -61,7 +61,7 @@ class Request(Record, frozen=True, kw_only=True):
     environ: dict[str, str] = {}
 
 
-class Answer(Record, frozen=True, kw_only=True):
+class ScriptAnswer(Record, frozen=True, kw_only=True):
     """How the script ended: what the exception of the plug-in is made of. `report`: the content of output/failure."""
 
     exit_code: int
@@ -79,7 +79,7 @@ def environ_of(environ: Mapping[str, str], code: Path) -> dict[str, str]:
     return own | ({"PYTHONPATH": ":".join(path)} if path else {})
 
 
-def job_of_request(job: Job, request: Request) -> Job:
+def job_of_request(job: Job, request: ScriptRequest) -> Job:
     """Return *job*, as documents and variables describe it, with what *request* asks for.
 
     Raises:
@@ -104,12 +104,12 @@ def job_of_request(job: Job, request: Request) -> Job:
     return _inner(asked) if within.is_inside(request.environ) else asked
 
 
-def answer(outcome: Outcome, log: Log) -> Answer:
+def answer(outcome: Outcome, log: Log) -> ScriptAnswer:
     """Return what to tell the plug-in of *outcome*."""
     if outcome.exit_code == 0:
-        return Answer(exit_code=0)
+        return ScriptAnswer(exit_code=0)
     shown = report.masked(outcome, log)
-    return Answer(
+    return ScriptAnswer(
         exit_code=outcome.exit_code,
         kind=shown.cause.kind,
         cause=_text(shown.cause.message),
@@ -124,7 +124,7 @@ def _text(given: str) -> str:
     return given.encode("utf-8", "replace").decode()
 
 
-def _strategy(job: Job, request: Request) -> Strategy:
+def _strategy(job: Job, request: ScriptRequest) -> Strategy:
     """Return how the runner starts ranks: as the job enables it, else as *request*'s options say."""
     named = STRATEGIES[request.runner]
     if not named:

@@ -13,7 +13,7 @@ from toolkit.job.job import Job
 from toolkit.job.rank_work import MOST_RANKS_SENT, OTHERS, OWN, OthersWork, OwnWork, RankWork, TraceAsked
 from toolkit.log import Log
 from toolkit.status_pages import pages
-from toolkit.train.peers.messages import HostOwnWork, Trace
+from toolkit.train.peers.messages import HostOwnWork, TraceRanks
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 LOOK_S = 1.0
@@ -47,19 +47,19 @@ class SlowRanks:
         self._others: dict[str, tuple[RankWork, ...]] = {}
         self._has_news = False
 
-    def due(self, now_s: float) -> list[HostOwnWork | Trace]:
+    def due(self, now_s: float) -> list[HostOwnWork | TraceRanks]:
         """Return what to send now: this host's own work, and the leader's request for a trace."""
         if now_s < self._looked_s + LOOK_S:
             return []
         self._looked_s = now_s
         self._write(now_s)
-        messages: list[HostOwnWork | Trace] = []
+        messages: list[HostOwnWork | TraceRanks] = []
         told = self._own.new()
         if told is not None:
             self._ranks = told.ranks
             if told.asked is not None and told.asked.number > self._asked:
                 self._asked = told.asked.number
-                messages.append(Trace(asked=told.asked))
+                messages.append(TraceRanks(request=told.asked))
         if self._ranks and now_s >= self._told_s + self._every_s:
             self._told_s = now_s
             messages.append(HostOwnWork(ranks=_extremes(self._ranks)))

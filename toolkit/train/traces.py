@@ -7,7 +7,7 @@ from toolkit.job.job import Job
 from toolkit.log import Log
 
 
-class Traces:
+class RequestedTraces:
     """The traces of this host's ranks. Those of an earlier run or attempt do not count."""
 
     def __init__(self, job: Job) -> None:

@@ -37,11 +37,11 @@ from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.signals import Interrupted, Signals
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 from toolkit.train.supervise.supervisor import Supervisor
-from toolkit.train.traces import Traces
+from toolkit.train.traces import RequestedTraces
 
 if TYPE_CHECKING:
     from toolkit.train.coordinator import Coordinator
-    from toolkit.train.entry_point import Request
+    from toolkit.train.entry_point import ScriptRequest
     from toolkit.train.slow_ranks import SlowRanks
     from toolkit.train.step_times import StepTimes
 
@@ -86,7 +86,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     return outcome.exit_code
 
 
-def launch(request: "Request", *, interpreter: str, log: Log, signals: Signals) -> Outcome:
+def launch(request: "ScriptRequest", *, interpreter: str, log: Log, signals: Signals) -> Outcome:
     """Run what a framework plug-in asks for (train/entry_point.py) and return the outcome; the plug-in reports it."""
     from toolkit.train.entry_point import environ_of
 
@@ -156,7 +156,7 @@ def _outcome(
     outlets: Outlets,
     log: Log,
     afterwards: list[Callable[[], None]],
-    asked: "Request | None" = None,
+    asked: "ScriptRequest | None" = None,
 ) -> Outcome:
     """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported.
 
@@ -363,7 +363,7 @@ def _attempt(
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(each, supervisor.run_folder) for each in services)
-        traces = Traces(job)
+        traces = RequestedTraces(job)
         ended = run_phase(supervisor, msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         traces.say_if_none(log)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from toolkit.train.supervise.kernel import marked
+from toolkit.train.supervise.kernel import find_marked
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 COMMAND = (sys.executable, "-m", "toolkit.cli.main", "run")
@@ -90,7 +90,7 @@ class ToolkitRun:
     def left_running(self, hosts: int) -> set[int]:
         """Return the pids of this job's processes."""
         bases = [self.folder / "hosts" / f"algo-{number}" / "opt/ml" for number in range(1, hosts + 1)]
-        return {pid for base in bases for pid in marked(f"SAGEMAKER_BASE_DIR={base}".encode())}
+        return {pid for base in bases for pid in find_marked(f"SAGEMAKER_BASE_DIR={base}".encode())}
 
     def all_ended_within(self, seconds: float, hosts: int) -> bool:
         """Return True once no process of this job runs, False if some still run after *seconds*."""

@@ -775,7 +775,7 @@ def serve_follower(where: tuple[str, int], times: Timeouts) -> None:
 
 @pytest.mark.parametrize(
     ("number", "how"),
-    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
+    [(signal.SIGKILL, "its connection was lost"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
@@ -799,7 +799,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
 
 @pytest.mark.parametrize(
     ("number", "how"),
-    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
+    [(signal.SIGKILL, "its connection was lost"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)

@@ -13,15 +13,15 @@ from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, Nex
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.train.peers import leader
-from toolkit.train.peers.clock import Clock, on_clock
+from toolkit.train.peers.clock import LeaderClock, on_clock
 from toolkit.train.peers.frames import (
     HEAD_BYTES,
     LARGEST_BYTES,
     LARGEST_UNPROVED_BYTES,
     MAC_BYTES,
     Direction,
+    FrameRefusedError,
     Frames,
-    RefusedError,
     Seal,
     decode,
     encode,
@@ -65,17 +65,17 @@ RESTART = {"attempt": 1, "host": "b", "message": "boom", "process": "rank 1", "r
     [
         ({"type": "stop", "host": "b", "signal": 15}, "down", Stop(host="b", signal=15)),
         ({"type": "stop", "host": "b", "signal": 15}, "up", Stop(host="b", signal=15)),
-        ({"type": "stalled", "seconds": 3.5}, "down", HangNoticed(seconds=3.5)),
+        ({"type": "hang_noticed", "seconds": 3.5}, "down", HangNoticed(seconds=3.5)),
         ({"type": "launch", "host": "b", "command": "orted"}, "down", Launch(host="b", command="orted")),
-        ({"type": "daemon ended", "code": 4}, "up", DaemonEnded(code=4)),
-        ({"type": "over"}, "down", LeaderDone()),
+        ({"type": "daemon_ended", "code": 4}, "up", DaemonEnded(code=4)),
+        ({"type": "leader_done"}, "down", LeaderDone()),
         (
-            {"type": "rank done", "host": "b", "process": "rank 1"},
+            {"type": "rank_done", "host": "b", "process": "rank 1"},
             "down",
             RankDone(host="b", process="rank 1"),
         ),
         (
-            {"type": "again", "restart": {**RESTART, "counted": True}, "used": 1, "allowed": 2},
+            {"type": "next_attempt", "restart": {**RESTART, "counted": True}, "used": 1, "allowed": 2},
             "down",
             NextAttempt(restart=msgspec.convert({**RESTART, "counted": True}, Restart), used=1, allowed=2),
         ),
@@ -98,7 +98,7 @@ def test_the_leader_handles_every_message_that_a_follower_may_send() -> None:
 def test_another_key_opens_nothing() -> None:
     leader, follower = ends(follower_key=job_key(b"other", ("algo-1", "algo-2"), b"{}"))
 
-    with pytest.raises(RefusedError, match="not sealed with this job's key"):
+    with pytest.raises(FrameRefusedError, match="not sealed with this job's key"):
         leader.open(body(follower.seal(encode(PING))))
 
 
@@ -107,7 +107,7 @@ def test_a_frame_opens_once() -> None:
     frame = body(follower.seal(encode(PING)))
     leader.open(frame)
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         leader.open(frame)
 
 
@@ -116,14 +116,14 @@ def test_frames_open_in_their_order_only() -> None:
     follower.seal(encode(Ready()))
     second = body(follower.seal(encode(PING)))
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         leader.open(second)
 
 
 def test_a_frame_that_is_sent_back_does_not_open() -> None:
     _, follower = ends()
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         follower.open(body(follower.seal(encode(PING))))
 
 
@@ -131,7 +131,7 @@ def test_a_frame_of_another_connection_does_not_open() -> None:
     leader, _ = ends()
     earlier = Seal(KEY, b"L" * 32, b"f" * 32, "up")
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         leader.open(body(earlier.seal(encode(PING))))
 
 
@@ -144,7 +144,7 @@ def test_a_frame_with_any_byte_changed_or_cut_does_not_open(data: st.DataObject)
     else:
         frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         leader.open(bytes(frame))
 
 
@@ -152,13 +152,13 @@ def test_a_frame_with_any_byte_changed_or_cut_does_not_open(data: st.DataObject)
 def test_garbage_opens_as_nothing(garbage: bytes) -> None:
     leader, _ = ends()
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(FrameRefusedError):
         leader.open(garbage)
 
 
 @given(st.binary(max_size=200) | st.sampled_from([b"{}", b'{"type":"ping"}', b'{"type":"no"}', b'"\xff"', b"[" * 5000]))
 def test_what_is_sealed_but_no_message_is_refused(text: bytes) -> None:
-    with pytest.raises(RefusedError, match="no known form"):
+    with pytest.raises(FrameRefusedError, match="no known form"):
         decode(text, "up")
 
 
@@ -172,28 +172,28 @@ WRONG: list[tuple[Direction, str]] = [
     ("up", '{"type":"idle","seconds":-1}'),
     ("up", '{"type":"idle","seconds":1e300}'),
     ("up", '{"type":"idle","seconds":1e999}'),
-    ("up", f'{{"type":"step","step":{1 << 63}}}'),
+    ("up", f'{{"type":"common_step","step":{1 << 63}}}'),
     ("up", '{"type":"attempt","number":-1}'),
     ("up", f'{{"type":"ping","sent_ns":{1 << 64}}}'),
-    ("up", '{"type":"step times","times":[[-1,0,0.5]]}'),
-    ("up", '{"type":"daemon ended","code":256}'),
-    ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":256}}'),
-    ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":-1}}'),
+    ("up", '{"type":"rank_step_times","times":[[-1,0,0.5]]}'),
+    ("up", '{"type":"daemon_ended","code":256}'),
+    ("up", '{"type":"host_ended","report":{"host":"algo-2","exit_code":256}}'),
+    ("up", '{"type":"host_ended","report":{"host":"algo-2","exit_code":-1}}'),
     ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"cause":{"rank":-1}}}'),
     ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"cause":{"pid":-1}}}'),
-    ("down", '{"type":"welcome","beat_s":0,"patience_s":8,"leader_ns":1}'),
-    ("down", '{"type":"welcome","beat_s":1,"patience_s":-8,"leader_ns":1}'),
+    ("down", '{"type":"welcome","heartbeat_s":0,"heartbeat_timeout_s":8,"leader_ns":1}'),
+    ("down", '{"type":"welcome","heartbeat_s":1,"heartbeat_timeout_s":-8,"leader_ns":1}'),
     ("up", '{"type":"go"}'),
     ("up", '{"type":"launch","host":"algo-1","command":"id"}'),
     ("up", '{"type":"verdict","report":{"host":"algo-2","exit_code":1}}'),
-    ("down", '{"type":"again","restart":{"attempt":0,"host":"algo-1","message":""},"used":0,"allowed":1}'),
-    ("down", '{"type":"ended","report":{"host":"algo-2","exit_code":1}}'),
+    ("down", '{"type":"next_attempt","restart":{"attempt":0,"host":"algo-1","message":""},"used":0,"allowed":1}'),
+    ("down", '{"type":"host_ended","report":{"host":"algo-2","exit_code":1}}'),
 ]
 
 
 @pytest.mark.parametrize(("direction", "text"), WRONG)
 def test_a_member_too_is_refused_what_is_out_of_range_or_not_its_to_say(direction: Direction, text: str) -> None:
-    with pytest.raises(RefusedError, match="no known form"):
+    with pytest.raises(FrameRefusedError, match="no known form"):
         decode(text.encode(), direction)
 
 
@@ -220,7 +220,7 @@ def test_frames_are_whole_however_they_come(frames: list[bytes], cuts: list[int]
 
 
 def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
-    with pytest.raises(RefusedError, match="larger than any"):
+    with pytest.raises(FrameRefusedError, match="larger than any"):
         list(Frames().feed(struct.pack(">I", LARGEST_UNPROVED_BYTES + 1)))
 
 
@@ -238,7 +238,7 @@ def test_any_report_fits_a_frame(text: str) -> None:
 
 
 def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
-    clock = Clock()
+    clock = LeaderClock()
     ahead_ns = 5_000_000_000
 
     for way_there_ns, way_back_ns in ((900, 100), (10, 10), (50, 4000)):
@@ -251,7 +251,7 @@ def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
 
 @given(st.integers(-(10**12), 10**12), st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1))
 def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways: list[tuple[int, int]]) -> None:
-    clock = Clock()
+    clock = LeaderClock()
 
     for there_ns, back_ns in ways:
         clock.heard(0, there_ns + ahead_ns, there_ns + back_ns)
@@ -260,7 +260,7 @@ def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways
 
 
 def test_a_clock_that_went_back_is_not_believed() -> None:
-    clock = Clock()
+    clock = LeaderClock()
 
     clock.heard(1000, 5, 900)
 

@@ -34,21 +34,21 @@ from toolkit.train.peers.lookup import Address
 from toolkit.train.peers.members import Members
 from toolkit.train.peers.messages import (
     Bye,
+    CommonStep,
     EndReport,
     Failing,
     Go,
     HostEnded,
     HostOwnWork,
     Idle,
-    Left,
+    NotReady,
     OwnFailure,
     Ping,
     RanksEnded,
     Ready,
-    Step,
-    Trace,
+    TraceRanks,
+    UnfinalizedRank,
     Verdict,
-    Waits,
     Welcome,
 )
 from toolkit.train.peers.protocol import LINGER_S, LogLine, RanksWork, Send, Timeouts
@@ -97,7 +97,7 @@ WORK = RankWork(
 def test_the_own_work_of_each_host_comes_to_the_leader_and_its_request_for_traces_to_all() -> None:
     job = Job(3)
     job.ready()
-    asked = Trace(asked=TraceAsked(number=1, slow=2, healthy=0))
+    asked = TraceRanks(request=TraceAsked(number=1, slow=2, healthy=0))
     job.at(2.0, lambda: job.tell("algo-3", HostOwnWork(ranks=(WORK,))))
     job.at(3.0, lambda: job.tell("algo-1", asked))
     ends_well(job)
@@ -107,7 +107,9 @@ def test_the_own_work_of_each_host_comes_to_the_leader_and_its_request_for_trace
     assert [each for _, each in job.leader.actions if isinstance(each, RanksWork)] == [
         RanksWork(host="algo-3", ranks=(WORK,))
     ]
-    assert all([each for _, each in host.actions if isinstance(each, Trace)] == [asked] for host in job.hosts.values())
+    assert all(
+        [each for _, each in host.actions if isinstance(each, TraceRanks)] == [asked] for host in job.hosts.values()
+    )
     assert job.verdicts == {("algo-1", 0)}
 
 
@@ -178,7 +180,7 @@ def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
 def test_a_host_that_waits_for_a_name_is_named_with_what_it_waits_for(waits: str) -> None:
     job = Job(3)
     job.ready(*(name for name in job.names if name != waits))
-    job.at(10.0, lambda: job.tell(waits, Waits(needs="host algo-3 to resolve")))
+    job.at(10.0, lambda: job.tell(waits, NotReady(needs="host algo-3 to resolve")))
 
     job.play()
 
@@ -194,7 +196,7 @@ def test_beside_an_absent_host_stands_what_the_others_waited_for() -> None:
     job = Job(3)
     job.kill("algo-3")
     job.ready("algo-2")
-    job.at(10.0, lambda: job.tell("algo-1", Waits(needs="host algo-3 to resolve")))
+    job.at(10.0, lambda: job.tell("algo-1", NotReady(needs="host algo-3 to resolve")))
 
     job.play()
 
@@ -209,7 +211,7 @@ def test_beside_an_absent_host_stands_what_the_others_waited_for() -> None:
 def test_what_a_host_waited_for_is_awaited_for_a_moment_at_the_deadline() -> None:
     job = Job(2)
     job.ready("algo-2")
-    job.at(60.2, lambda: job.tell("algo-1", Waits(needs="host algo-2 to resolve")))
+    job.at(60.2, lambda: job.tell("algo-1", NotReady(needs="host algo-2 to resolve")))
 
     job.play()
 
@@ -222,7 +224,7 @@ def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
     job = Job(3)
     job.kill("algo-3")
     for name in ("algo-1", "algo-2"):
-        job.at(10.0, lambda name=name: job.tell(name, Waits(needs="host algo-3 to resolve")))  # type: ignore[misc]
+        job.at(10.0, lambda name=name: job.tell(name, NotReady(needs="host algo-3 to resolve")))  # type: ignore[misc]
     job.ready("algo-1", "algo-2", after_s=20.0)
 
     job.play()
@@ -607,7 +609,7 @@ def test_hosts_that_vanish_together_are_told_together_by_the_first_of_them(count
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-3"
-    assert verdict.cause.message.startswith("host algo-3 vanished: its connection broke")
+    assert verdict.cause.message.startswith("host algo-3 vanished: its connection was lost")
     assert "\nhost algo-2 vanished, too" in verdict.cause.message
     assert verdict.cause.message.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
 
@@ -934,7 +936,7 @@ def test_all_stop_at_the_last_of_the_steps_they_could_stop_at() -> None:
     job.ready()
     job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
     for name, step in (("algo-1", 12), ("algo-2", 14), ("algo-3", 13)):
-        job.at(5.1, lambda name=name, step=step: job.tell(name, Step(step=step)))  # type: ignore[misc]
+        job.at(5.1, lambda name=name, step=step: job.tell(name, CommonStep(step=step)))  # type: ignore[misc]
         job.at(7.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
 
     job.play()
@@ -947,7 +949,7 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
     job = Job(3)
     job.ready()
     job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
-    job.at(5.1, lambda: job.tell("algo-1", Step(step=12)))
+    job.at(5.1, lambda: job.tell("algo-1", CommonStep(step=12)))
     for name in job.names:
         job.at(8.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
 
@@ -987,7 +989,7 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(
         ),
     )
     job.leader.own_failure = EndReport(
-        host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of
+        host="algo-1", exit_code=0, abort_text=f"MPI_ABORT was invoked on rank {of}", abort_rank=of
     )
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
 
@@ -1004,7 +1006,7 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(
 def test_a_rank_that_left_without_mpi_finalize_is_the_cause_where_the_others_go_on(who: str, ends: bool) -> None:
     job = Job(3)
     job.ready()
-    job.at(5.0, lambda: job.tell(who, Left(early=left(job, who, 5.0), ranks_left=0 if ends else 3)))
+    job.at(5.0, lambda: job.tell(who, UnfinalizedRank(early=left(job, who, 5.0), living_ranks=0 if ends else 3)))
     if ends:
         job.at(5.1, lambda: job.end(who))
 
@@ -1022,7 +1024,7 @@ def test_ranks_that_leave_together_or_in_a_stop_fail_nothing(stop: bool) -> None
     job = Job(3)
     job.ready()
     for number, name in enumerate(job.names):
-        word = Left(early=left(job, name, 5.0 + number), ranks_left=0)
+        word = UnfinalizedRank(early=left(job, name, 5.0 + number), living_ranks=0)
         job.at(5.0 + number / 2, lambda name=name, word=word: job.tell(name, word))  # type: ignore[misc]
         job.at(12.0, lambda name=name: job.end(name, 0, stopped=stop))  # type: ignore[misc]
     if stop:
@@ -1309,7 +1311,9 @@ def test_a_follower_wants_a_second_connection_once_two_answers_are_late(hosts: i
     follower = Follower("algo-2", "algo-1", TIMES, 0.0)
     times = msgspec.structs.replace(TIMES, heartbeat_s=1.0, heartbeat_timeout_s=8.0).among(hosts)
     follower.joined(1.0, 0)
-    follower.heard(Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=0), 1.0)
+    follower.heard(
+        Welcome(heartbeat_s=times.heartbeat_s, heartbeat_timeout_s=times.heartbeat_timeout_s, leader_ns=0), 1.0
+    )
 
     assert not follower.is_quiet(1.0 + quiet_s - 0.01)
     assert follower.is_quiet(1.0 + quiet_s + 0.01)
@@ -1325,7 +1329,7 @@ def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:
 
     messages = [action.message for action in leader.joined("b", 2.0, 0) if isinstance(action, Send)]
 
-    assert messages == [Welcome(beat_s=1.0, patience_s=8.0, leader_ns=0), Stop(host="c", signal=15), Go()]
+    assert messages == [Welcome(heartbeat_s=1.0, heartbeat_timeout_s=8.0, leader_ns=0), Stop(host="c", signal=15), Go()]
 
 
 def test_a_ping_is_answered_with_the_leaders_clock() -> None:
@@ -1499,7 +1503,7 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
         stuck_ranks=(StuckRank(process="rank 1", activity="waits", file=long),) * 9,
     )
 
-    assert len(encode(Failing(report=light(report), whole=False))) < 1200
+    assert len(encode(Failing(report=light(report), is_whole=False))) < 1200
 
 
 def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers_at_the_others() -> None:

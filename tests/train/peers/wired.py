@@ -14,7 +14,7 @@ from typing import Literal
 from toolkit.train.peers.follower_link import FollowerLink
 from toolkit.train.peers.frames import HEAD_BYTES, job_key
 from toolkit.train.peers.leader_link import LeaderLink, listen
-from toolkit.train.peers.link_end import Link
+from toolkit.train.peers.link_end import LinkEnd
 from toolkit.train.peers.protocol import Action, Timeouts
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"")
@@ -39,7 +39,7 @@ class Party:
         self.where: tuple[str, int] = listener.getsockname()[:2]
         self.leader = LeaderLink(self.hosts, KEY, times, listener, tag=tag, facts=facts)
         self.links: list[LeaderLink | FollowerLink] = [self.leader]
-        self.done: dict[Link, list[Action]] = {self.leader: []}
+        self.done: dict[LinkEnd, list[Action]] = {self.leader: []}
         self.others: list[Callable[[], None]] = []
 
     def follower(
@@ -61,7 +61,7 @@ class Party:
     def followers(self) -> list[FollowerLink]:
         return [self.follower(name) for name in self.hosts[1:]]
 
-    def told(self, link: Link, kind: type[Action]) -> list[Action]:
+    def told(self, link: LinkEnd, kind: type[Action]) -> list[Action]:
         return [action for action in self.done[link] if isinstance(action, kind)]
 
     def turn(self, wait_s: float = 0.05) -> None:
@@ -235,7 +235,7 @@ def wire(together: Party) -> Iterator[Wire]:
 
 
 @contextmanager
-def child(serve: Callable[[], None], closed: Sequence[Link] = ()) -> Iterator[int]:
+def child(serve: Callable[[], None], closed: Sequence[LinkEnd] = ()) -> Iterator[int]:
     """Run *serve* in a child process; it is killed at the end of the block. Yields its pid.
 
     *closed*: links of this process that the child must not hold open.

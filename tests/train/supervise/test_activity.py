@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.train.supervise.activity import Progress
+from toolkit.train.supervise.activity import RankActivity
 
 TICKS_PER_S = 100
 
@@ -10,7 +10,7 @@ TICKS_PER_S = 100
 def longest_rest_s(share: float, every_s: float, *, for_s: float = 600.0) -> float:
     """Return the longest that a rank seemed to rest which uses *share* of a core all the time, half of it the
     system's."""
-    progress = Progress(0.0, ticks_per_s=TICKS_PER_S)
+    progress = RankActivity(0.0, ticks_per_s=TICKS_PER_S)
     rests_s = []
     for number in range(int(for_s / every_s)):
         now_s = number * every_s
@@ -31,7 +31,7 @@ def test_a_rank_that_works_a_little_is_never_at_rest_for_long(every_s: float) ->
 
 
 def test_a_line_is_a_movement_whatever_it_cost() -> None:
-    progress = Progress(0.0)
+    progress = RankActivity(0.0)
 
     assert progress.look({1: (0, 5)}, 0.0) == 0
     assert progress.look({1: (0, 5)}, 7.0) == 7.0
@@ -39,7 +39,7 @@ def test_a_line_is_a_movement_whatever_it_cost() -> None:
 
 
 def test_one_rank_that_moves_is_enough() -> None:
-    progress = Progress(0.0, ticks_per_s=TICKS_PER_S)
+    progress = RankActivity(0.0, ticks_per_s=TICKS_PER_S)
     progress.look({1: (0, 0), 2: (0, 0)}, 0.0)
 
     assert progress.look({1: (0, 0), 2: (0, 100)}, 5.0) == 0

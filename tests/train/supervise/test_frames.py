@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.job.stuck import Activity
-from toolkit.train.supervise.frames import Frame, kind, parsed, users
+from toolkit.train.supervise.frames import Frame, kind, parse_frames, users
 
 SITE = "/venv/lib/python3.11/site-packages/"
 C10D = f"{SITE}torch/distributed/distributed_c10d.py:3252 all_reduce"
@@ -109,7 +109,7 @@ def test_of_faulthandlers_threads_the_main_one_is_the_last() -> None:
         f'  File "{OURS}", line 24 in <module>\n'
     )
 
-    found = parsed(text)
+    found = parse_frames(text)
 
     assert found == frames(C10D, f"{OURS}:8 step", f"{OURS}:24 <module>")
     assert users(found) == found[1]
@@ -118,13 +118,13 @@ def test_of_faulthandlers_threads_the_main_one_is_the_last() -> None:
 def test_where_faulthandler_stopped_before_the_main_thread_nothing_is_told() -> None:
     thread = f'Thread 0x00007f1a (most recent call first):\n  File "{OURS}", line 8 in work\n\n'
 
-    assert parsed(thread * 100 + "...\n") == []
+    assert parse_frames(thread * 100 + "...\n") == []
 
 
 def test_a_main_thread_whose_stack_was_cut_is_still_the_main_one() -> None:
     frame = f'  File "{OURS}", line 8 in deeper\n'
 
-    found = parsed("Thread 0x00007f1a (most recent call first):\n" + frame * 100 + "  ...\n")
+    found = parse_frames("Thread 0x00007f1a (most recent call first):\n" + frame * 100 + "  ...\n")
 
     assert len(found) == 100
 
@@ -139,7 +139,7 @@ def test_py_spys_main_thread_is_named() -> None:
         f"    wait ({STD}threading.py:324)\n"
     )
 
-    found = parsed(text)
+    found = parse_frames(text)
 
     assert [(frame.function, frame.line) for frame in found] == [("all_reduce", 3252), ("step", 8)]
     assert kind(found, "") == "waits"

@@ -1,14 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.train.supervise.lines import Lines, prefixed
+from toolkit.train.supervise.lines import LineBuffer, prefixed
 
 PIECES = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"a\nb", b"\r", b"xx\r\nyy\n"]), max_size=30)
 
 
 @given(PIECES, st.integers(1, 20))
 def test_no_byte_is_changed_lost_or_moved(pieces: list[bytes], limit: int) -> None:
-    lines = Lines(limit)
+    lines = LineBuffer(limit)
     given_out = [part for piece in pieces for part in lines.feed(piece)]
 
     assert b"".join((*given_out, lines.flush())) == b"".join(pieces)
@@ -16,7 +16,7 @@ def test_no_byte_is_changed_lost_or_moved(pieces: list[bytes], limit: int) -> No
 
 @given(PIECES)
 def test_only_whole_lines_are_given_out_below_the_limit(pieces: list[bytes]) -> None:
-    lines = Lines()
+    lines = LineBuffer()
 
     for piece in pieces:
         whole, over = lines.feed(piece)
@@ -26,7 +26,7 @@ def test_only_whole_lines_are_given_out_below_the_limit(pieces: list[bytes]) -> 
 
 @given(PIECES, st.integers(1, 20))
 def test_memory_stays_below_the_limit_and_one_piece(pieces: list[bytes], limit: int) -> None:
-    lines = Lines(limit)
+    lines = LineBuffer(limit)
 
     for piece in pieces:
         lines.feed(piece)
@@ -34,7 +34,7 @@ def test_memory_stays_below_the_limit_and_one_piece(pieces: list[bytes], limit: 
 
 
 def test_an_overlong_line_is_counted_once_however_many_pieces_it_takes() -> None:
-    lines = Lines(10)
+    lines = LineBuffer(10)
     for _ in range(9):
         lines.feed(b"0123456")
     lines.feed(b"end\nshort\n")
@@ -44,7 +44,7 @@ def test_an_overlong_line_is_counted_once_however_many_pieces_it_takes() -> None
 
 
 def test_the_beginning_of_an_unfinished_line_can_be_taken_and_the_rest_is_kept() -> None:
-    lines = Lines()
+    lines = LineBuffer()
     lines.feed(b"\r10%\r2")
     lines.feed(b"0%\r30")
 

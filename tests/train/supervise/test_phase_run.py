@@ -67,7 +67,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def lives(pid: int) -> bool:
-    return kernel.seen(pid) is not None
+    return kernel.read_process(pid) is not None
 
 
 def codes(ended: PhaseEnd) -> list[tuple[str, int | None, int | None]]:

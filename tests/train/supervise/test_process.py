@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from toolkit.train.supervise import stacks
-from toolkit.train.supervise.process import Process, command_name
+from toolkit.train.supervise.process import PhaseProcess, command_name
 
 CODE_1, BY_TERM, BY_SEGV = 1 << 8, int(signal.SIGTERM), int(signal.SIGSEGV)
 
@@ -34,7 +34,7 @@ def test_what_counts_is_what_came_first(
     number: int | None,
     signalled: bool,
 ) -> None:
-    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = signalled_ns
 
     ended = process.exit(status, 100, raised_ns)
@@ -43,7 +43,7 @@ def test_what_counts_is_what_came_first(
 
 
 def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_code() -> None:
-    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = 50
 
     by_us, by_itself = process.exit(BY_TERM, 100, 40, 3), process.exit(3 << 8, 100, 40, 3)
@@ -65,7 +65,7 @@ def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_cod
 def test_a_rank_that_had_begun_to_end_with_0_has_ended_then(
     status: int, signalled_ns: int | None, code: int, signalled: bool, failed_ns: int
 ) -> None:
-    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = signalled_ns
 
     ended = process.exit(status, 100, 40, 0)
@@ -75,7 +75,7 @@ def test_a_rank_that_had_begun_to_end_with_0_has_ended_then(
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
-    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = 50
     process.killed = ours
 
@@ -89,7 +89,7 @@ def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
     if pid == 0:
         os._exit(7)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.note_start(pid)
 
     process.note_signal()

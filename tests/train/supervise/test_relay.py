@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.train.supervise.relay import HELD_BYTES, REST_S, TAIL_BYTES, RankFile, Stream, Tail, Way
+from toolkit.train.supervise.relay import HELD_BYTES, REST_S, TAIL_BYTES, RankFile, Sharing, Stream, Tail
 from toolkit.train.supervise.screen import HELD_S, Screen
 
 NOW_S = 100.0
@@ -22,7 +22,7 @@ class Console:
         self._streams: list[Stream] = []
         self._writers: list[int] = []
 
-    def stream(self, way: Way, *, file: RankFile | None = None) -> tuple[Stream, int]:
+    def stream(self, way: Sharing, *, file: RankFile | None = None) -> tuple[Stream, int]:
         """Return a stream, and the descriptor at which its process writes."""
         out_of_it, into_it = os.pipe()
         self._streams.append(Stream(out_of_it, self.screen, way=way, prefix=b"[r] ", file=file))

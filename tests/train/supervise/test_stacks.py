@@ -7,7 +7,7 @@ import pytest
 
 from toolkit.train.supervise import stacks
 from toolkit.train.supervise.activity import STATES
-from toolkit.train.supervise.stacks import Dump
+from toolkit.train.supervise.stacks import StackDump
 
 DISK, DEBUGGED, STOPPED = STATES[b"D"], STATES[b"t"], STATES[b"T"]
 
@@ -29,8 +29,8 @@ def test_a_state_that_passes_is_no_reason_for_a_hang(
 ) -> None:
     """Both ranks of a job waited for a busy disk at the same moment, and both were accused."""
     states = iter((first, second))
-    monkeypatch.setattr(stacks, "oddity", lambda _pid: next(states))
-    dump = Dump(
+    monkeypatch.setattr(stacks, "unusual_state", lambda _pid: next(states))
+    dump = StackDump(
         {"rank 1": os.getpid()},
         tmp_path,
         "algo-1",

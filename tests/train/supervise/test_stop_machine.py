@@ -47,7 +47,7 @@ from toolkit.train.supervise.stop_actions import (
     TellHosts,
     TellStop,
 )
-from toolkit.train.supervise.stop_facts import Facts, Policy
+from toolkit.train.supervise.stop_facts import HostFacts, Policy
 from toolkit.train.supervise.stop_machine import StopMachine
 from toolkit.train.supervise.stop_times import (
     ABORT_S,
@@ -99,8 +99,8 @@ class Host:
         self.machine.begin(Policy(grace_s=GRACE_S, **policy), self.now_s)
 
     @property
-    def facts(self) -> Facts:
-        return Facts(
+    def facts(self) -> HostFacts:
+        return HostFacts(
             now_ns=int(self.now_s * 1e9),
             ranks=self.ranks,
             main=self.main,
@@ -220,7 +220,7 @@ def test_the_other_hosts_hear_of_a_stop_that_came_here_once() -> None:
 def test_a_stop_before_a_phase_is_kept_and_starts_nothing() -> None:
     machine = StopMachine(ME, linked=True)
 
-    state, actions = machine.on(STOP, Facts(now_ns=5))
+    state, actions = machine.on(STOP, HostFacts(now_ns=5))
 
     assert (state, actions) == ("idle", (HurryConsole(), TellStop(stop=STOP)))
     assert machine.job.ends

@@ -4,12 +4,12 @@ from typing import get_args
 import pytest
 
 from toolkit.train.supervise.stop_actions import HostState, PlainAction, TellHosts
-from toolkit.train.supervise.stop_table import TABLE, Answer, Arm, Cue, Guard, Mark, State, answer
+from toolkit.train.supervise.stop_table import TABLE, Answer, Arm, Cue, State, StopGuard, StopMark, answer
 
 TELL_RANKS_ENDED = TellHosts(message=HostState.RANKS_ENDED)
 
 
-def history(*cues: Cue, guards: set[Guard] | None = None) -> tuple[State, list[Answer]]:
+def history(*cues: Cue, guards: set[StopGuard] | None = None) -> tuple[State, list[Answer]]:
     """Return the state and all answers after *cues*, while *guards* hold and no other does."""
     state: State = "running"
     answers: list[Answer] = []
@@ -19,7 +19,7 @@ def history(*cues: Cue, guards: set[Guard] | None = None) -> tuple[State, list[A
     return state, answers
 
 
-def no_guard_holds(guard: Guard) -> bool:
+def no_guard_holds(guard: StopGuard) -> bool:
     return False
 
 
@@ -80,11 +80,11 @@ def test_a_second_stop_kills_at_once_in_every_phase_before_the_end(state: State)
 
 
 def test_a_launcher_may_wait_for_other_hosts_after_its_ranks_ended_well() -> None:
-    well = {Guard.RANKS_ENDED_WELL}
+    well = {StopGuard.RANKS_ENDED_WELL}
 
     assert history(Cue.RANKS_ENDED) == ("running", [])
     assert history(Cue.RANKS_ENDED, guards=well) == ("running", [TELL_RANKS_ENDED])
-    assert history(Cue.RANKS_ENDED, guards={*well, Guard.LAST_HOST}) == ("running", [Cue.ALL_RANKS_ENDED])
+    assert history(Cue.RANKS_ENDED, guards={*well, StopGuard.LAST_HOST}) == ("running", [Cue.ALL_RANKS_ENDED])
     assert history(Cue.RANKS_ENDED, Cue.ALL_RANKS_ENDED)[0] == "leaving"
 
 
@@ -113,7 +113,7 @@ def test_of_the_rows_for_a_cue_the_one_without_guards_comes_last() -> None:
 
 
 def test_a_job_is_marked_as_done_wherever_its_last_processes_are_ended_for_that() -> None:
-    marked = {(state, cue) for (state, cue, _), (_, answers) in TABLE.items() if Mark.JOB_DONE in answers}
+    marked = {(state, cue) for (state, cue, _), (_, answers) in TABLE.items() if StopMark.JOB_DONE in answers}
 
     assert marked == {
         ("running", Cue.ALL_RANKS_ENDED),

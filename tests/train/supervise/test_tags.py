@@ -13,7 +13,7 @@ from toolkit.job.plan import TaggedBy, Tags
 from toolkit.train.supervise.console import Console, Outlets
 from toolkit.train.supervise.screen import Screen
 from toolkit.train.supervise.tagged import TaggedStream
-from toolkit.train.supervise.tags import Places, Said, Tagged
+from toolkit.train.supervise.tags import RankHosts, SpokenText, TagSplitter
 
 HERE = {"vm": "algo-1", "localhost": "algo-1"}
 # Two ranks on each of two hosts; `\t` and blank lines as they came.
@@ -95,7 +95,7 @@ MPICH = b"""[1,mpirank:0,localhost]:0 half [1,mpirank:1,localhost]:1 half [1,mpi
 [1,mpirank:0,localhost]:end0[1,mpirank:1,localhost]:end1"""
 
 
-def lines(said: list[Said]) -> dict[object, bytes]:
+def lines(said: list[SpokenText]) -> dict[object, bytes]:
     """Return each speaker's text."""
     found: dict[object, bytes] = {}
     for speaker, text in said:
@@ -103,8 +103,8 @@ def lines(said: list[Said]) -> dict[object, bytes]:
     return found
 
 
-def taken(by: TaggedBy, *blocks: bytes, hosts: Mapping[str, str] = HERE) -> list[Said]:
-    tagged = Tagged(by, Places(hosts))
+def taken(by: TaggedBy, *blocks: bytes, hosts: Mapping[str, str] = HERE) -> list[SpokenText]:
+    tagged = TagSplitter(by, RankHosts(hosts))
     return [each for block in blocks for each in tagged.feed(block)] + tagged.flush()
 
 
@@ -137,7 +137,7 @@ def test_hydras_lines_are_whole_and_its_ranks_where_it_says() -> None:
 
 
 def test_a_line_comes_out_when_it_is_complete_and_not_before() -> None:
-    tagged = Tagged("openmpi4", Places({}))
+    tagged = TagSplitter("openmpi4", RankHosts({}))
 
     assert tagged.feed(b"[1,1]<stdout>:half [1,0]<stdout>:whole\n") == [((0, ""), b"whole\n")]
     assert tagged.holds
@@ -146,7 +146,7 @@ def test_a_line_comes_out_when_it_is_complete_and_not_before() -> None:
 
 
 def test_the_states_of_a_bar_can_be_had_while_other_ranks_write() -> None:
-    tagged = Tagged("openmpi4", Places({}))
+    tagged = TagSplitter("openmpi4", RankHosts({}))
     tagged.feed(b"[1,1]<stdout>:10%\r[1,0]<stdout>:a line\n[1,1]<stdout>:20%\r[1,1]<stdout>:3")
 
     assert tagged.states() == [((1, ""), b"3")]
@@ -170,8 +170,8 @@ def test_a_host_that_the_map_did_not_name_is_not_made_up() -> None:
 
 
 def test_one_streams_map_is_known_to_the_other() -> None:
-    places = Places(HERE)
-    out, err = (Tagged("openmpi5", places) for _ in range(2))
+    places = RankHosts(HERE)
+    out, err = (TagSplitter("openmpi5", places) for _ in range(2))
     out.feed(OPEN_MPI_5_MAP)
 
     assert err.feed(b"[1,3]<stderr>: err\n") == [((3, "algo-2"), b"err\n")]
@@ -237,7 +237,7 @@ def test_a_bars_states_come_to_the_console_while_another_rank_writes_line_after_
     console_fd = os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
     read_end, write_end = os.pipe()
     stream = TaggedStream(
-        read_end, Screen(console_fd), Tagged("openmpi4", Places({})), lambda who: (b"%a " % (who,), None)
+        read_end, Screen(console_fd), TagSplitter("openmpi4", RankHosts({})), lambda who: (b"%a " % (who,), None)
     )
 
     for second in range(6):

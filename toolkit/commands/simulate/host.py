@@ -18,7 +18,7 @@ from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.metrics.sample import Sample
 from toolkit.metrics.tail import SampleReader
 from toolkit.train.supervise.children import send_all, spawn
-from toolkit.train.supervise.kernel import descendants, marked, prctl
+from toolkit.train.supervise.kernel import descendants, find_marked, prctl
 from toolkit.train.supervise.liveness import state_of
 
 SILENT_S = 5.0  # How long a stop waits for the first output of a container that is starting.
@@ -128,13 +128,13 @@ class SimulatedHost:
         """Send SIGKILL to every process of this host. Three passes also catch processes that others fork meanwhile."""
         marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
         for _ in range(3):
-            pids = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
+            pids = {pid for root in find_marked(marker) | {self.pid} for pid in (root, *descendants(root))}
             send_all(pids, signal.SIGKILL)
 
     def sweep(self) -> None:
         """Send SIGKILL to what an ended `train` has left: a lost machine takes everything with it."""
         marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
-        send_all(marked(marker), signal.SIGKILL)
+        send_all(find_marked(marker), signal.SIGKILL)
 
 
 class ContainedHost(SimulatedHost):

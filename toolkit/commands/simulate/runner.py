@@ -16,7 +16,7 @@ import msgspec
 from toolkit.commands.jobs.folders import RUN_MARK, is_locked
 from toolkit.files import read as read_document
 from toolkit.records import Record, encode
-from toolkit.train.supervise.kernel import seen
+from toolkit.train.supervise.kernel import read_process
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
@@ -45,7 +45,7 @@ def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
         OSError: it cannot be written; `filename` is set.
     """
     pid = os.getpid()
-    process = seen(pid)
+    process = read_process(pid)
     runner = JobRunner(
         pid=pid,
         start_ticks=process.start if process else 0,
@@ -106,7 +106,7 @@ def _is_visible(runner: JobRunner) -> bool:
 
 
 def _lives(runner: JobRunner) -> bool:
-    process = seen(runner.pid)
+    process = read_process(runner.pid)
     return process is not None and process.start == runner.start_ticks
 
 

@@ -8,7 +8,7 @@ prefix and, with TOOLKIT_LOG_PROGRESS=live, states of progress bars that end wit
 import re
 
 from toolkit.train.supervise.bars import kept_from, last_state, split
-from toolkit.train.supervise.lines import Lines
+from toolkit.train.supervise.lines import LineBuffer
 
 STATE_BYTES = 4096  # A longer text is no state of a progress bar.
 _RANK = re.compile(rb"\[(?:\S+ )?rank \d+\] |\[1,mpirank:\d+,\S*?\]<std(?:out|err)>:")
@@ -25,7 +25,7 @@ class HostStream:
         self.fd = fd
         self.states: dict[bytes, bytes] = {}
         self.moved = False
-        self._lines = Lines()
+        self._lines = LineBuffer()
 
     def feed(self, piece: bytes) -> tuple[bytes, ...]:
         """Return the blocks of whole lines that *piece* completes; a line that is too long comes in several blocks."""

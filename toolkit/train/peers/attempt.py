@@ -4,8 +4,8 @@ from toolkit.job.events import Launch, LeaderDone, NextAttempt, RankDone
 from toolkit.job.outcome import UNFINISHED_S
 from toolkit.job.restart import Steps
 from toolkit.train.peers.failures import FailureReports
-from toolkit.train.peers.hang import HangWatch
-from toolkit.train.peers.messages import EndReport, RanksEnded, Step
+from toolkit.train.peers.hang import JobHang
+from toolkit.train.peers.messages import CommonStep, EndReport, RanksEnded
 from toolkit.train.peers.protocol import AGREE_S
 
 
@@ -26,7 +26,7 @@ class AttemptState:
         self.failing_s: float | None = None
         # True while the leader waits for all hosts to end, because the failure may be worth another attempt.
         self.awaits_all_ends = False
-        self.hang = HangWatch(now_s)
+        self.hang = JobHang(now_s)
         self.stop_steps = StopSteps()
         self.unfinished = UnfinishedRanks()
         # How far the ranks of the hosts that have ended came.
@@ -70,12 +70,12 @@ class StopSteps:
 
     def __init__(self) -> None:
         self._steps: dict[str, int] = {}
-        self.agreed: Step | None = None
+        self.agreed: CommonStep | None = None
 
     def heard(self, host: str, step: int) -> None:
         self._steps[host] = step
 
-    def agree(self, unended: set[str], stopped_s: float | None, now_s: float) -> Step | None:
+    def agree(self, unended: set[str], stopped_s: float | None, now_s: float) -> CommonStep | None:
         """Return, once, the step at which all stop: when every host has reported its step, or AGREE_S after the stop
         at *stopped_s*."""
         if self.agreed is not None or stopped_s is None or not self._steps:
@@ -83,7 +83,7 @@ class StopSteps:
         # The lengths first: with 10,000 hosts the sets are compared only when they may fit.
         if now_s < stopped_s + AGREE_S and (len(self._steps) < len(unended) or not unended <= self._steps.keys()):
             return None
-        self.agreed = Step(step=max(self._steps.values()))
+        self.agreed = CommonStep(step=max(self._steps.values()))
         return self.agreed
 
 
@@ -92,12 +92,12 @@ class UnfinishedRanks:
 
     def __init__(self) -> None:
         # By host with such a rank: how many of its ranks live.
-        self._ranks_left: dict[str, int] = {}
+        self._living_ranks: dict[str, int] = {}
         self.due_s: float | None = None
 
-    def heard(self, host: str, ranks_left: int, now_s: float) -> float:
+    def heard(self, host: str, living_ranks: int, now_s: float) -> float:
         """Note that a rank of *host* ended so; return when the others have waited too long for the first of these."""
-        self._ranks_left[host] = ranks_left
+        self._living_ranks[host] = living_ranks
         if self.due_s is None:
             self.due_s = now_s + UNFINISHED_S
         return self.due_s
@@ -106,4 +106,4 @@ class UnfinishedRanks:
         """True once the ranks of a host that has not ended have waited too long for such a rank."""
         if self.due_s is None or now_s < self.due_s:
             return False
-        return any(self._ranks_left.get(host) != 0 for host in unended)
+        return any(self._living_ranks.get(host) != 0 for host in unended)

@@ -3,13 +3,13 @@
 import msgspec
 
 from toolkit.job.events import NextAttempt
-from toolkit.train.peers.messages import Failing, HostEnded, Left, Message, OwnFailure, Verdict, WithReport
+from toolkit.train.peers.messages import Failing, HostEnded, Message, OwnFailure, UnfinalizedRank, Verdict, WithReport
 
 # The types of messages that have times. A set: every heartbeat is looked up in it (see messages.NAMES_HOST).
-WITH_TIMES = frozenset({Failing, OwnFailure, HostEnded, Verdict, Left, NextAttempt})
+WITH_TIMES = frozenset({Failing, OwnFailure, HostEnded, Verdict, UnfinalizedRank, NextAttempt})
 
 
-class Clock:
+class LeaderClock:
     """Estimates the leader's monotonic clock: the offset of the fastest of the last few exchanges.
 
     Monotonic clocks of two machines are unrelated, but neither is ever set. The clock of a suspended machine stops:
@@ -50,7 +50,7 @@ def on_clock(message: Message, offset_ns: int) -> Message:
         cause = msgspec.structs.replace(report.cause, failed_ns=_moved(report.cause.failed_ns, offset_ns))
         report = msgspec.structs.replace(report, cause=cause, early=early)
         return msgspec.structs.replace(message, report=report)
-    if isinstance(message, Left):
+    if isinstance(message, UnfinalizedRank):
         early = msgspec.structs.replace(message.early, at_ns=_moved(message.early.at_ns, offset_ns))
         return msgspec.structs.replace(message, early=early)
     if isinstance(message, NextAttempt):

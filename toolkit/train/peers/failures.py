@@ -72,7 +72,7 @@ class FailureReports:
         if report.cause.kind == HANG:
             self._stuck[host] = report.stuck_ranks
         self.note_early(report.early)
-        if report.said:
+        if report.abort_text:
             self._said = report
 
     def note_early(self, early: EarlyExit | None) -> None:
@@ -123,19 +123,19 @@ def _with_abort(report: EndReport, abort_report: EndReport | None) -> EndReport:
     if (
         abort_report is None
         or report.cause.rank is None
-        or report.cause.rank != abort_report.said_of
+        or report.cause.rank != abort_report.abort_rank
         or abort_report.host == report.host
     ):
         return report
     if report.cause.evidence == "error" or report.cause.peer_lost:
         return report
     cause = (
-        abort_report.said
+        abort_report.abort_text
         if report.cause.evidence == "exit_code"
-        else f"{abort_report.said}\nit last said: {report.cause.message}"
+        else f"{abort_report.abort_text}\nit last said: {report.cause.message}"
     )
     return msgspec.structs.replace(
-        with_cause(report, message=cause), said=abort_report.said, said_of=abort_report.said_of
+        with_cause(report, message=cause), abort_text=abort_report.abort_text, abort_rank=abort_report.abort_rank
     )
 
 

@@ -21,6 +21,7 @@ from toolkit.job.events import (
 from toolkit.train.peers.messages import (
     Attempt,
     Bye,
+    CommonStep,
     EndReport,
     Failing,
     Go,
@@ -29,14 +30,13 @@ from toolkit.train.peers.messages import (
     Idle,
     Message,
     Notice,
+    NotReady,
     Ping,
     RanksEnded,
+    RankStepTimes,
     Reports,
-    Step,
-    StepTimes,
-    Trace,
+    TraceRanks,
     Verdict,
-    Waits,
     Welcome,
 )
 from toolkit.train.peers.protocol import (
@@ -126,7 +126,7 @@ class Follower:
         self._heard_s = now_s
         first: list[Message] = [Attempt(number=self._attempt)] if self._attempt else []
         if self._own is not None and self._own.failed:
-            first.append(Failing(report=light(self._own), whole=False))
+            first.append(Failing(report=light(self._own), is_whole=False))
         return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
 
     def meets(self, mark: str) -> bool:
@@ -210,16 +210,16 @@ class Follower:
             self._signal = message.signal
         if isinstance(message, Reports) and message.report is not None and message.report.failed:
             if self._own is None and message.report.cause.kind != HANG:
-                first = (Failing(report=light(message.report), whole=False),)
+                first = (Failing(report=light(message.report), is_whole=False),)
             self._own = worse(self._own, message.report)
             self._told_here = True
         if isinstance(message, HostEnded):
             self._ended_s = now_s
             self._due_s = now_s
             says = self._say_that_it_lingers(now_s)
-        if isinstance(message, Waits):  # Only the last one counts.
-            self._unsent = [unsent for unsent in self._unsent if not isinstance(unsent, Waits)]
-        if not isinstance(message, Idle | StepTimes | HostOwnWork):
+        if isinstance(message, NotReady):  # Only the last one counts.
+            self._unsent = [unsent for unsent in self._unsent if not isinstance(unsent, NotReady)]
+        if not isinstance(message, Idle | RankStepTimes | HostOwnWork):
             self._unsent.append(message)
         if not self._connected:
             return says
@@ -264,7 +264,7 @@ class Follower:
 
     def _on_welcome(self, message: Welcome, _now_s: float) -> list[Action]:
         self._times = msgspec.structs.replace(
-            self._times, heartbeat_s=message.beat_s, heartbeat_timeout_s=message.patience_s
+            self._times, heartbeat_s=message.heartbeat_s, heartbeat_timeout_s=message.heartbeat_timeout_s
         )
         return []
 
@@ -280,14 +280,14 @@ class Follower:
         self._signal = message.signal
         return [message]
 
-    def _on_step(self, message: Step, _now_s: float) -> list[Action]:
+    def _on_step(self, message: CommonStep, _now_s: float) -> list[Action]:
         return [StopStep(step=message.step)]
 
     def _on_launch(self, message: Launch, _now_s: float) -> list[Action]:
         first, self._launched = not self._launched, True
         return [message] if first else []
 
-    def _pass_on(self, message: HangNoticed | LeaderDone | RankDone | Trace, _now_s: float) -> list[Action]:
+    def _pass_on(self, message: HangNoticed | LeaderDone | RankDone | TraceRanks, _now_s: float) -> list[Action]:
         return [message]
 
     def _on_ranks_ended(self, _message: RanksEnded, _now_s: float) -> list[Action]:
@@ -425,12 +425,12 @@ _HANDLERS: dict[type, _Handle] = {
     Welcome: Follower._on_welcome,
     Go: Follower._on_go,
     Stop: Follower._on_stop,
-    Step: Follower._on_step,
+    CommonStep: Follower._on_step,
     Launch: Follower._on_launch,
     HangNoticed: Follower._pass_on,
     LeaderDone: Follower._pass_on,
     RankDone: Follower._pass_on,
-    Trace: Follower._pass_on,
+    TraceRanks: Follower._pass_on,
     RanksEnded: Follower._on_ranks_ended,
     Notice: Follower._on_notice,
     NextAttempt: Follower._on_next_attempt,

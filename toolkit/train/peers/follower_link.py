@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from toolkit.job.events import Stop
 from toolkit.train.peers import sameness
-from toolkit.train.peers.clock import Clock, on_clock
+from toolkit.train.peers.clock import LeaderClock, on_clock
 from toolkit.train.peers.follower import Follower
-from toolkit.train.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, REFUSAL, RefusedError, Seal, encode
-from toolkit.train.peers.link_end import MARK_BYTES, READ, WRITE, Connection, Link, near_end, prepare
+from toolkit.train.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, REFUSAL, FrameRefusedError, Seal, encode
+from toolkit.train.peers.link_end import MARK_BYTES, READ, WRITE, Connection, LinkEnd, near_end, prepare
 from toolkit.train.peers.messages import EndReport, Hello, Message, Pong, Welcome
 from toolkit.train.peers.protocol import Action, Send, Timeouts
 from toolkit.train.peers.route import Route
@@ -23,7 +23,7 @@ UNKNOWN_RETRY_S = 1.0
 REFUSED_RETRY_S = 1.0
 
 
-class FollowerLink(Link):
+class FollowerLink(LinkEnd):
     """Connects, and reconnects when the connection is lost or silent.
 
     *where*: the leader's name or address and its port; *others*: the ports that the leader uses if that one is taken.
@@ -49,7 +49,7 @@ class FollowerLink(Link):
         self._route = Route(address[0], (address[1], *others), now_s)
         self.protocol = Follower(me, leader, times, now_s, tried=self._route.tried)
         self._mark = os.urandom(MARK_BYTES).hex()
-        self.clock = Clock()
+        self.clock = LeaderClock()
         self._hello_ns = 0
         # The connection on which the leader has proved itself, and the one on which it has not yet.
         self._proved: Connection | None = None
@@ -235,10 +235,10 @@ class FollowerLink(Link):
     def _introduce(self, connection: Connection, greeting: bytes) -> None:
         nonce, tag = greeting[:NONCE_BYTES], greeting[NONCE_BYTES:]
         if len(nonce) != NONCE_BYTES or len(tag) not in (len(self._tag), 0):
-            raise RefusedError("something at the leader's address that is no leader")
+            raise FrameRefusedError("something at the leader's address that is no leader")
         if tag not in (self._tag, b""):
             connection.of_another_job = True
-            raise RefusedError("the leader of another job at the leader's address")
+            raise FrameRefusedError("the leader of another job at the leader's address")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
         end = near_end(connection.sock)
@@ -247,7 +247,7 @@ class FollowerLink(Link):
             end=end,
             space=own_space(),
             mark=self._mark,
-            met=self.protocol.leader_mark,
+            leader_mark=self.protocol.leader_mark,
             tag=self._tag.hex(),
             facts=self._facts,
         )

@@ -46,7 +46,7 @@ Reason = Literal[
 ]
 
 
-class RefusedError(Exception):
+class FrameRefusedError(Exception):
     """A frame that does not belong to this job."""
 
     def __init__(self, reason: Reason) -> None:
@@ -80,11 +80,11 @@ class Seal:
         """Return the message in *frame* (without its length).
 
         Raises:
-            RefusedError: the other end did not seal it, it is not the next frame, or it is no message.
+            FrameRefusedError: the other end did not seal it, it is not the next frame, or it is no message.
         """
         mac, message = frame[:MAC_BYTES], frame[MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(self._opens, self._opened, message)):
-            raise RefusedError("a message that is not sealed with this job's key, or was seen before")
+            raise FrameRefusedError("a message that is not sealed with this job's key, or was seen before")
         self._opened += 1
         return decode(message, self._theirs)
 
@@ -112,12 +112,12 @@ def decode(message: bytes, direction: Direction) -> Message:
     """Return the decoded *message*.
 
     Raises:
-        RefusedError: it is no message, none of this *direction*, or a number in it is out of its range.
+        FrameRefusedError: it is no message, none of this *direction*, or a number in it is out of its range.
     """
     try:
         return _DECODERS[direction].decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RefusedError("a message of no known form") from None
+        raise FrameRefusedError("a message of no known form") from None
 
 
 class Frames:
@@ -131,13 +131,13 @@ class Frames:
         """Yield each whole frame, without its length.
 
         Raises:
-            RefusedError: a frame is larger than any of the link's.
+            FrameRefusedError: a frame is larger than any of the link's.
         """
         self._held += piece
         while len(self._held) >= HEAD_BYTES:
             length = int.from_bytes(self._held[:HEAD_BYTES], "big")
             if length > self.largest_bytes:
-                raise RefusedError("a message larger than any of the link's")
+                raise FrameRefusedError("a message larger than any of the link's")
             end = HEAD_BYTES + length
             if len(self._held) < end:
                 return

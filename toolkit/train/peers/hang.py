@@ -3,7 +3,7 @@
 from toolkit.train.peers.messages import Idle
 
 
-class HangWatch:
+class JobHang:
     """Collects the hosts' reports of how long none of their ranks has written or computed anything."""
 
     def __init__(self, now_s: float) -> None:

@@ -30,30 +30,30 @@ from toolkit.train.peers.attempt import AttemptState
 from toolkit.train.peers.barrier import StartBarrier
 from toolkit.train.peers.decision import AwaitEnds, Decider, EndJob, FailJob, Repeat
 from toolkit.train.peers.failures import blamed
-from toolkit.train.peers.hang import HangWatch
+from toolkit.train.peers.hang import JobHang
 from toolkit.train.peers.members import Members
 from toolkit.train.peers.messages import (
     Attempt,
     Bye,
+    CommonStep,
     EndReport,
     Failing,
     Go,
     HostEnded,
     HostOwnWork,
     Idle,
-    Left,
     Message,
     Notice,
+    NotReady,
     OwnFailure,
     Ping,
     Pong,
     RanksEnded,
+    RankStepTimes,
     Ready,
-    Step,
-    StepTimes,
-    Trace,
+    TraceRanks,
+    UnfinalizedRank,
     Verdict,
-    Waits,
     Welcome,
 )
 from toolkit.train.peers.protocol import (
@@ -152,7 +152,12 @@ class Leader:
     def welcome(self, now_ns: int) -> Welcome:
         """Return the first message to a host."""
         times = self._times
-        return Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=now_ns, mark=self.mark)
+        return Welcome(
+            heartbeat_s=times.heartbeat_s,
+            heartbeat_timeout_s=times.heartbeat_timeout_s,
+            leader_ns=now_ns,
+            mark=self.mark,
+        )
 
     def surveyed(
         self, addresses: dict[str, frozenset[str]], now_s: float, own_addresses: frozenset[str] = frozenset()
@@ -270,7 +275,7 @@ class Leader:
         self.barrier.is_ready(host)
         return self._start(now_s)
 
-    def _on_waits(self, host: str, message: Waits, _now_s: float, _now_ns: int) -> list[Action]:
+    def _on_waits(self, host: str, message: NotReady, _now_s: float, _now_ns: int) -> list[Action]:
         self.barrier.waits(host, message.needs)
         return []
 
@@ -294,7 +299,7 @@ class Leader:
             # The host ended well and gave this one up in a pause or an outage, which ends no rank's work.
             attempt.given_up = attempt.given_up or report
             return []
-        return self._fail(host, report, now_s, is_whole=message.whole)
+        return self._fail(host, report, now_s, is_whole=message.is_whole)
 
     def _on_answer(self, host: str, message: OwnFailure, now_s: float, _now_ns: int) -> list[Action]:
         failures, report = self._attempt.failures, message.report
@@ -304,7 +309,7 @@ class Leader:
             self._attempt.unanswered.discard(host)
         return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
 
-    def _on_step(self, host: str, message: Step, now_s: float, _now_ns: int) -> list[Action]:
+    def _on_step(self, host: str, message: CommonStep, now_s: float, _now_ns: int) -> list[Action]:
         self._attempt.stop_steps.heard(host, message.step)
         return self._agree(now_s)
 
@@ -317,16 +322,16 @@ class Leader:
         if idle_s is None:
             return []
         if not attempt.hang.stops(attempt.unended - attempt.without_ranks):
-            attempt.hang = HangWatch(now_s)
+            attempt.hang = JobHang(now_s)
             noticed = HangNoticed(seconds=idle_s)
             return [Send(hosts=self._followers, message=noticed), noticed]
         return self._fail("", hung(self._me, idle_s, now_ns), now_s)
 
-    def _on_left(self, host: str, message: Left, now_s: float, _now_ns: int) -> list[Action]:
+    def _on_left(self, host: str, message: UnfinalizedRank, now_s: float, _now_ns: int) -> list[Action]:
         """Note that a rank ended with 0 without MPI_Finalize."""
         attempt = self._attempt
         attempt.failures.note_early(message.early)
-        self._due(attempt.unfinished.heard(host, message.ranks_left, now_s))
+        self._due(attempt.unfinished.heard(host, message.living_ranks, now_s))
         return []
 
     def _on_launch(self, _host: str, message: Launch, _now_s: float, _now_ns: int) -> list[Action]:
@@ -351,13 +356,13 @@ class Leader:
         self._attempt.hang.moved(now_s)
         return self._tell_ranks_ended()
 
-    def _on_step_times(self, host: str, message: StepTimes, _now_s: float, _now_ns: int) -> list[Action]:
+    def _on_step_times(self, host: str, message: RankStepTimes, _now_s: float, _now_ns: int) -> list[Action]:
         return [HostStepTimes(host=host, times=message.times)]
 
     def _on_own_work(self, host: str, message: HostOwnWork, _now_s: float, _now_ns: int) -> list[Action]:
         return [RanksWork(host=host, ranks=message.ranks)]
 
-    def _on_trace(self, _host: str, message: Trace, _now_s: float, _now_ns: int) -> list[Action]:
+    def _on_trace(self, _host: str, message: TraceRanks, _now_s: float, _now_ns: int) -> list[Action]:
         return [Send(hosts=self._followers, message=message), message]
 
     # --- the course of the job
@@ -520,19 +525,19 @@ _AT_ANY_TIME: dict[type, _Handle] = {
 # These count while the job has no verdict, and only if they belong to the attempt that runs.
 _DURING_AN_ATTEMPT: dict[type, _Handle] = {
     Ready: Leader._on_ready,
-    Waits: Leader._on_waits,
+    NotReady: Leader._on_waits,
     HostEnded: Leader._on_ended,
     Failing: Leader._on_failing,
     OwnFailure: Leader._on_answer,
-    Step: Leader._on_step,
+    CommonStep: Leader._on_step,
     Idle: Leader._on_idle,
-    Left: Leader._on_left,
+    UnfinalizedRank: Leader._on_left,
     Launch: Leader._on_launch,
     DaemonEnded: Leader._on_daemon_ended,
     LeaderDone: Leader._on_leader_done,
     RankDone: Leader._on_rank_done,
     RanksEnded: Leader._on_ranks_ended,
-    StepTimes: Leader._on_step_times,
+    RankStepTimes: Leader._on_step_times,
     HostOwnWork: Leader._on_own_work,
-    Trace: Leader._on_trace,
+    TraceRanks: Leader._on_trace,
 }

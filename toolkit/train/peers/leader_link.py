@@ -17,14 +17,14 @@ from toolkit.train.peers.frames import (
     MAC_BYTES,
     NONCE_BYTES,
     REFUSAL,
+    FrameRefusedError,
     Reason,
-    RefusedError,
     Seal,
     decode,
     encode,
 )
 from toolkit.train.peers.leader import Leader
-from toolkit.train.peers.link_end import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
+from toolkit.train.peers.link_end import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, LinkEnd, far_end, peer, prepare
 from toolkit.train.peers.lookup import Place, numeric, text
 from toolkit.train.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.train.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
@@ -40,7 +40,7 @@ OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
 Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
 
 
-class LeaderLink(Link):
+class LeaderLink(LinkEnd):
     """Listens, with one connection for each follower. *restarts*: how many the job may have.
 
     *judge* takes the step times of a host and returns (host, text) for each slow rank; that host and the leader log the
@@ -176,13 +176,13 @@ class LeaderLink(Link):
         if connection.seal is None:
             try:
                 self._prove(connection, frame)
-            except RefusedError:
+            except FrameRefusedError:
                 self._write(connection, len(REFUSAL).to_bytes(HEAD_BYTES, "big") + REFUSAL)
                 raise
         elif connection.host is not None:
             message = connection.seal.open(frame)
             if type(message) in NAMES_HOST and not self._is_of_the_job(message):
-                raise RefusedError("a host that is not of this job")
+                raise FrameRefusedError("a host that is not of this job")
             self._do(self.protocol.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
@@ -258,28 +258,28 @@ class LeaderLink(Link):
         seal = Seal(self._key, connection.nonce, frame[:NONCE_BYTES], "down")
         try:
             hello = seal.open(frame[NONCE_BYTES:])
-        except RefusedError:
+        except FrameRefusedError:
             self._note_claim(frame[NONCE_BYTES + MAC_BYTES :], peer(connection.sock))
             raise
         if not isinstance(hello, Hello):
-            raise RefusedError("a host that is not of this job")
+            raise FrameRefusedError("a host that is not of this job")
         unlike = sameness.difference(self._facts, hello.facts)
         if unlike:
             messages, actions = self.protocol.refuse_unlike(hello.host, unlike, time.monotonic(), time.monotonic_ns())
             for message in messages:
                 self._write(connection, seal.seal(encode(message)))
             self._do(actions)
-            raise RefusedError("a host whose documents or version differ from the leader's")
+            raise FrameRefusedError("a host whose documents or version differ from the leader's")
         if hello.host not in self._hosts:
-            raise RefusedError("a host that is not of this job")
-        if hello.met not in ("", self.protocol.mark):
+            raise FrameRefusedError("a host that is not of this job")
+        if hello.leader_mark not in ("", self.protocol.mark):
             self._write(connection, seal.seal(encode(self.protocol.welcome(time.monotonic_ns()))))
             self._do(self.protocol.survivor(hello.host, time.monotonic(), time.monotonic_ns()))
-            raise RefusedError("a host that had joined an earlier train of the leader")
+            raise FrameRefusedError("a host that had joined an earlier train of the leader")
         if self.protocol.members.knows_other(hello.host, hello.mark):
             for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
-            raise RefusedError("a second train of a host that has joined already")
+            raise FrameRefusedError("a second train of a host that has joined already")
         other_end = far_end(connection.sock)
         address = other_end.partition(" ")[0]
         self.protocol.barrier.placed(hello.host, hello.space, address if hello.end == other_end else "")
@@ -301,7 +301,7 @@ class LeaderLink(Link):
         """Note a proof made with another key, in the name *claim*; it counts if it comes from that host's address."""
         try:
             hello = decode(claim, "up")
-        except RefusedError:
+        except FrameRefusedError:
             return
         if not isinstance(hello, Hello) or hello.tag != self._tag.hex():
             return  # Of another job that shares this one's hosts.

@@ -13,7 +13,7 @@ import socket
 from collections import Counter
 from typing import Any
 
-from toolkit.train.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
+from toolkit.train.peers.frames import NONCE_BYTES, FrameRefusedError, Frames, Reason, Seal
 from toolkit.train.peers.lookup import text
 from toolkit.train.peers.protocol import Action, LogLine
 
@@ -96,7 +96,7 @@ class Connection:
                 self.half_closed, self.out = True, b""
 
 
-class Link:
+class LinkEnd:
     """The common part of the leader's and the follower's link: the poll, the actions for the loop, the end.
 
     *poll* may serve several links (the benchmark's thousands of followers); `on_ready` then gets its events.
@@ -124,7 +124,7 @@ class Link:
         """Handle a whole frame.
 
         Raises:
-            RefusedError: it does not belong to this job.
+            FrameRefusedError: it does not belong to this job.
         """
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class Link:
                 self.on_frame(connection, frame)
                 if not connection.open:
                     return
-        except RefusedError as refusal:
+        except FrameRefusedError as refusal:
             self._refuse(refusal.reason, peer(connection.sock))
             self.lose(connection)
             return

@@ -24,23 +24,25 @@ StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How one host's part failed or ended.
-
-    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well.
-    `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
-    one host is the cause. `said`: what mpirun, on another host than `said_of`, says of that rank's abort.
-    """
+    """How one host's part failed or ended. With exit_code 0 and not `stopped`, all is well."""
 
     host: Name
     exit_code: ExitCode
     stopped: bool = False
+    """A stop signal ended it."""
     cause: Cause = Cause()
     idle_s: Seconds = 0.0
+    """In a hang: for how long no rank of the job has been active."""
     stuck_ranks: tuple[StuckRank, ...] = ()
+    """In a hang: where the host's ranks are."""
     of_job: bool = False
+    """No single host is the cause."""
     early: EarlyExit | None = None
-    said: str = ""
-    said_of: Rank | None = None
+    """The first rank of the host that ended with 0."""
+    abort_text: str = ""
+    """What mpirun on this host printed about the abort of a rank of another host."""
+    abort_rank: Rank | None = None
+    """That rank."""
 
     @property
     def failed(self) -> bool:
@@ -48,28 +50,29 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
-    """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
-    refused. `met`: the mark of the leader's process that this one has joined, "" if it has joined none yet: a leader
-    that was started again is another process. `tag`: the job, in hex (sameness.py). `facts`: what must be equal on all
-    hosts. `space`: the network namespace (space.py). `end`: this end of the
-    connection, "ADDRESS port N": the leader sees another one where a proxy or a translation of addresses stands
-    between."""
+    """Up, first: who I am."""
 
     host: Name
     end: Annotated[str, Meta(max_length=128)] = ""
+    """This end of the connection, "ADDRESS port N": behind a proxy the leader sees another one."""
     space: Annotated[str, Meta(max_length=128)] = ""
+    """The network namespace (space.py)."""
     mark: Annotated[str, Meta(max_length=64)]
-    met: Annotated[str, Meta(max_length=64)] = ""
+    """Of this process: a second connection of the same host with another mark is refused."""
+    leader_mark: Annotated[str, Meta(max_length=64)] = ""
+    """Of the leader's process that this one has joined, "" if none yet: a leader started again is another process."""
     tag: Annotated[str, Meta(max_length=64)] = ""
+    """Of the job, in hex (sameness.py)."""
     facts: Annotated[dict[Fact, Fact], Meta(max_length=16)] = {}
+    """Values that must be equal on all hosts."""
 
 
 class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):
     """Down, first: the leader's settings hold for all, in seconds; and its clock, so that no report is sent before the
     offset between the two clocks is known. `mark`: the leader's process."""
 
-    beat_s: Annotated[float, Meta(gt=0.0, le=1e6)]
-    patience_s: Annotated[float, Meta(gt=0.0, le=1e6)]
+    heartbeat_s: Annotated[float, Meta(gt=0.0, le=1e6)]
+    heartbeat_timeout_s: Annotated[float, Meta(gt=0.0, le=1e6)]
     leader_ns: Nanoseconds
     mark: Annotated[str, Meta(max_length=64)] = ""
 
@@ -78,8 +81,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     """Up: this host could start its main phase."""
 
 
-class Waits(Record, frozen=True, kw_only=True, tag="waits"):
-    """Up: this host is not ready as it waits for *needs* ("host algo-2 to resolve")."""
+class NotReady(Record, frozen=True, kw_only=True, tag="not_ready"):
+    """Up: this host is not ready, since it waits for *needs* ("host algo-2 to resolve")."""
 
     needs: str
 
@@ -110,34 +113,34 @@ class Idle(Record, frozen=True, kw_only=True, tag="idle"):
     stops: bool = True
 
 
-class Left(Record, frozen=True, kw_only=True, tag="left"):
+class UnfinalizedRank(Record, frozen=True, kw_only=True, tag="unfinalized_rank"):
     """Up: a rank of this host ended with 0 and without MPI_Finalize; so many of its ranks live."""
 
     early: EarlyExit
-    ranks_left: Count
+    living_ranks: Count
 
 
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
-    """Both ways: this is the worst failure known so far. Stop your ranks, and answer with OwnFailure. Not `whole`: a
+    """Both ways: this is the worst failure known so far. Stop your ranks, and answer with OwnFailure. Not `is_whole`: a
     short form, the whole follows."""
 
     report: EndReport
-    whole: bool = True
+    is_whole: bool = True
 
 
-class OwnFailure(Record, frozen=True, kw_only=True, tag="evidence"):
+class OwnFailure(Record, frozen=True, kw_only=True, tag="own_failure"):
     """Up, the answer to Failing: what failed here first, as far as is known now (None: nothing)."""
 
     report: EndReport | None
 
 
-class Step(Record, frozen=True, kw_only=True, tag="step"):
+class CommonStep(Record, frozen=True, kw_only=True, tag="common_step"):
     """Up: the first step at which this host's ranks could stop. Down: the step at which every rank does."""
 
     step: StepNumber
 
 
-class HostEnded(Record, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
+class HostEnded(Record, frozen=True, kw_only=True, omit_defaults=True, tag="host_ended"):
     """Up: this host's processes have ended, so; and how far its ranks had come."""
 
     report: EndReport
@@ -150,22 +153,22 @@ class Attempt(Record, frozen=True, kw_only=True, tag="attempt"):
     number: Count
 
 
-class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):
+class RankStepTimes(Record, frozen=True, kw_only=True, tag="rank_step_times"):
     """Up, every second at most: (rank, step, seconds) of some steps of this host's ranks."""
 
     times: tuple[tuple[Rank, StepNumber, Seconds], ...]
 
 
-class HostOwnWork(Record, frozen=True, kw_only=True, tag="own work"):
+class HostOwnWork(Record, frozen=True, kw_only=True, tag="host_own_work"):
     """Up, every few seconds at most: the own work of this host's ranks, for the leader's monitor."""
 
     ranks: Annotated[tuple[RankWork, ...], Meta(max_length=MOST_RANKS_SENT)]
 
 
-class Trace(Record, frozen=True, kw_only=True, tag="trace"):
+class TraceRanks(Record, frozen=True, kw_only=True, tag="trace_ranks"):
     """Down: these two ranks, a slow and a healthy one, trace their next steps, if they run here."""
 
-    asked: TraceAsked
+    request: TraceAsked
 
 
 class Notice(Record, frozen=True, kw_only=True, tag="notice"):
@@ -180,7 +183,7 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     report: EndReport
 
 
-class RanksEnded(Record, frozen=True, kw_only=True, tag="ranks ended"):
+class RanksEnded(Record, frozen=True, kw_only=True, tag="ranks_ended"):
     """While the job stops, where services wait for all hosts', or where all ranks have ended well. Up: every rank of
     this host has ended. Down: of the job."""
 
@@ -192,17 +195,17 @@ class Bye(Record, frozen=True, kw_only=True, tag="bye"):
 Up = (
     Hello
     | Ready
-    | Waits
+    | NotReady
     | Ping
     | Idle
-    | Left
+    | UnfinalizedRank
     | Failing
     | OwnFailure
     | Stop
-    | Step
+    | CommonStep
     | HostEnded
     | Attempt
-    | StepTimes
+    | RankStepTimes
     | HostOwnWork
     | DaemonEnded
     | RankDone
@@ -215,11 +218,11 @@ Down = (
     | Pong
     | Failing
     | Stop
-    | Step
+    | CommonStep
     | Verdict
     | NextAttempt
     | Notice
-    | Trace
+    | TraceRanks
     | Launch
     | LeaderDone
     | RankDone

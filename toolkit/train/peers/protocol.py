@@ -20,7 +20,7 @@ import msgspec
 from toolkit.job.events import Heard
 from toolkit.job.rank_work import RankWork
 from toolkit.records import Record
-from toolkit.train.peers.messages import Message, Trace
+from toolkit.train.peers.messages import Message, TraceRanks
 
 TELL_EVERY_S = 10.0
 # If the other end lives, a lost connection is re-established within milliseconds.
@@ -84,7 +84,7 @@ class RanksWork(Record, frozen=True, kw_only=True):
     ranks: tuple[RankWork, ...]
 
 
-Action = Send | LogLine | HostStepTimes | RanksWork | Trace | Heard
+Action = Send | LogLine | HostStepTimes | RanksWork | TraceRanks | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):

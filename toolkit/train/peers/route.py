@@ -34,7 +34,7 @@ PAUSES_SHARE = 0.05
 MOST = 4
 
 
-class Try(Record, frozen=True, kw_only=True):
+class AddressTry(Record, frozen=True, kw_only=True):
     """The last try of an address: its number among all tries, how many there were, and how it ended ("": it runs)."""
 
     number: int = 0
@@ -52,7 +52,7 @@ class Route:
         self._resolved_s = now_s
         self._since_s = now_s
         self._number = 0
-        self._tries: dict[Place, Try] = {}
+        self._tries: dict[Place, AddressTry] = {}
         self._elsewhere: list[Address] = []
         self._last: Address | None = None
         self._met: Address | None = None
@@ -130,7 +130,7 @@ class Route:
     def ended(self, outcome: str) -> None:
         """Note how the last try ended. Of a port that is not the first, only a program that answers is of interest."""
         if self._met is None and self._last is not None and (last := self._tries.get(self._last[1])) is not None:
-            self._tries[self._last[1]] = Try(number=last.number, count=last.count, outcome=outcome)
+            self._tries[self._last[1]] = AddressTry(number=last.number, count=last.count, outcome=outcome)
 
     def works(self, way_s: float, now_s: float) -> None:
         """Note that the leader has proved itself at the last address; *way_s*: how long an answer takes from there."""
@@ -164,12 +164,12 @@ class Route:
         chosen = min(self._addresses, key=lambda address: self._last_try(address).number)
         last = self._last_try(chosen)
         self._number += 1
-        self._tries[chosen[1]] = Try(number=self._number, count=last.count + 1, outcome=last.outcome)
+        self._tries[chosen[1]] = AddressTry(number=self._number, count=last.count + 1, outcome=last.outcome)
         if (last.count + 1) % TRIES == 0:
             self._look_elsewhere(chosen)
         self.within_s = PROVE_WITHIN_S
         self.connect_s = CONNECT_S if len(self._addresses) > 1 else PROVE_WITHIN_S
         return chosen
 
-    def _last_try(self, address: Address) -> Try:
-        return self._tries.get(address[1], Try())
+    def _last_try(self, address: Address) -> AddressTry:
+        return self._tries.get(address[1], AddressTry())

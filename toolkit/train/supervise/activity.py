@@ -18,7 +18,7 @@ STOPPED = "stopped (SIGSTOP)"
 STATES = {b"T": STOPPED, b"t": "stopped by a debugger", b"D": "in the kernel, on a disk or a device"}
 
 
-class Progress:
+class RankActivity:
     """Knows when the ranks were last active. Times are monotonic seconds."""
 
     def __init__(self, now_s: float, *, ticks_per_s: int = os.sysconf("SC_CLK_TCK")) -> None:
@@ -46,7 +46,7 @@ def used_ticks(pid: int) -> int:
     return sum(_ticks(process) for process in (pid, *descendants(pid)))
 
 
-def oddity(pid: int) -> str:
+def unusual_state(pid: int) -> str:
     """Return the state of a process if it is unusual ("stopped (SIGSTOP)"), "" if it runs or sleeps."""
     return STATES.get(b"".join(stat_fields(pid)[:1]), "")
 

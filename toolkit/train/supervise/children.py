@@ -17,7 +17,7 @@ from toolkit import exit_codes
 from toolkit.errors import UserError
 from toolkit.folders import as_absent, is_dir
 from toolkit.job.host_limits import NUMBERS
-from toolkit.train.supervise.kernel import PR_SET_PDEATHSIG, own_children, release, stat_fields
+from toolkit.train.supervise.kernel import PR_SET_PDEATHSIG, own_children, stat_fields, stop_tracing
 from toolkit.train.supervise.limits import set_open_files
 from toolkit.train.supervise.poll import DENIED
 from toolkit.train.supervise.signals import defaults
@@ -119,7 +119,7 @@ def reap() -> Iterator[tuple[int, int, int]]:
             return
         if os.WIFSTOPPED(status):
             number = os.WSTOPSIG(status)
-            release(pid, 0 if number == signal.SIGTRAP else number)  # SIGTRAP: exec of a traced process.
+            stop_tracing(pid, 0 if number == signal.SIGTRAP else number)  # SIGTRAP: exec of a traced process.
         else:
             yield pid, status, ended_ns
 

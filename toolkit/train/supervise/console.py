@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.job.plan import Tags
 from toolkit.train.supervise.outlet import UNREAD, same_sink
 from toolkit.train.supervise.poll import Poll
-from toolkit.train.supervise.relay import LineMonitor, RankFile, Stream, Way
+from toolkit.train.supervise.relay import LineMonitor, RankFile, Sharing, Stream
 from toolkit.train.supervise.screen import Progress, Screen
 
 Note = Callable[[str], None]
@@ -94,7 +94,7 @@ class Console:
         self.host = host
         self.prefixes = prefix_ranks
         self._tags = tags
-        self._alone: Way = "paired" if self.outlets.paired else "alone"
+        self._alone: Sharing = "paired" if self.outlets.paired else "alone"
         self._make_monitor = make_monitor
         self._files = files
         self._file_bytes = file_bytes
@@ -123,7 +123,7 @@ class Console:
             return (MaskedStream(stdout, self.stdout, mask), MaskedStream(stderr, self.stderr, mask)), None
         if tags is not None:
             return self._tagged_streams(stdout, stderr, tags), None
-        way: Way = "shared" if shared else self._alone
+        way: Sharing = "shared" if shared else self._alone
         prefixes = self._prefixes(name, rank, self.host) if shared and self.prefixes else (b"", b"")
         file = None
         if self._files is not None and rank is not None:
@@ -137,11 +137,11 @@ class Console:
 
     def _tagged_streams(self, stdout: int, stderr: int, tags: Tags) -> tuple[Stream, Stream]:
         from toolkit.train.supervise.tagged import TaggedStream
-        from toolkit.train.supervise.tags import Places, Speaker, Tagged
+        from toolkit.train.supervise.tags import RankHosts, Speaker, TagSplitter
 
         # mpirun uses the machine's own name for the machine it runs on; Open MPI 4 leaves out the domain.
         node_name = os.uname().nodename
-        places = Places({**dict.fromkeys((node_name, node_name.partition(".")[0]), self.host), **tags.hosts})
+        places = RankHosts({**dict.fromkeys((node_name, node_name.partition(".")[0]), self.host), **tags.hosts})
 
         def voice(speaker: Speaker, stream: int) -> tuple[bytes, LineMonitor | None]:
             if speaker is None:
@@ -150,8 +150,8 @@ class Console:
             prefixes = self._prefixes("", rank, host) if self.prefixes else (b"", b"")
             return prefixes[stream], self._make_monitor(rank, host)
 
-        out = TaggedStream(stdout, self.stdout, Tagged(tags.by, places), lambda speaker: voice(speaker, 0))
-        err = TaggedStream(stderr, self.stderr, Tagged(tags.by, places), lambda speaker: voice(speaker, 1))
+        out = TaggedStream(stdout, self.stdout, TagSplitter(tags.by, places), lambda speaker: voice(speaker, 0))
+        err = TaggedStream(stderr, self.stderr, TagSplitter(tags.by, places), lambda speaker: voice(speaker, 1))
         return out, err
 
     def _prefixes(self, name: str, rank: int | None, host: str) -> tuple[bytes, bytes]:

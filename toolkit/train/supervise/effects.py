@@ -12,7 +12,7 @@ from toolkit.train.supervise.daemons import Daemons
 from toolkit.train.supervise.hang_reports import HangReports
 from toolkit.train.supervise.phase_record import PhaseRecord
 from toolkit.train.supervise.poll_loop import PollLoop
-from toolkit.train.supervise.process import WAITING, Process, command_name, why_unkilled
+from toolkit.train.supervise.process import WAITING, PhaseProcess, command_name, why_unkilled
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.reaper import Reaper
 from toolkit.train.supervise.shim_server import ShimConnection
@@ -29,7 +29,7 @@ from toolkit.train.supervise.stop_actions import (
     StopAction,
     TellHosts,
     TellStop,
-    UnfinalizedRank,
+    UnfinalizedExit,
     WriteLog,
     WriteStopStep,
 )
@@ -136,7 +136,7 @@ class Effects:
             case _:
                 assert_never(action)
 
-    def _tell_hosts(self, message: HostState | UnfinalizedRank | events.RankDone | events.LeaderDone) -> None:
+    def _tell_hosts(self, message: HostState | UnfinalizedExit | events.RankDone | events.LeaderDone) -> None:
         link = self._supervisor.link
         assert link is not None, "the machine has nothing to tell where there is no link"
         match message:
@@ -150,7 +150,7 @@ class Effects:
                 link.leader_done()
             case events.RankDone(process=process):
                 link.rank_done(process)
-            case UnfinalizedRank(exit=exit):
+            case UnfinalizedExit(exit=exit):
                 link.rank_unfinalized(exit, len(self._processes.ranks))
             case _:
                 assert_never(message)
@@ -172,7 +172,7 @@ class Effects:
             names = ", ".join(f"{command_name(pid)} (pid {pid}, {why_unkilled(pid)})" for pid in left)
             self._record.note(f"SIGKILL has not ended {names}; left alone after {KILL_S:g} s")
 
-    def _ranks_or_launcher(self) -> list[Process]:
+    def _ranks_or_launcher(self) -> list[PhaseProcess]:
         return self._processes.ranks or self._processes.main
 
     @property
@@ -208,7 +208,7 @@ class Effects:
     def _log_no_rank(self) -> None:
         self._log.info(f"{signal_name(self._number)} received; this host has no living rank, other hosts may")
 
-    def _terminate(self, processes: Iterable[Process]) -> None:
+    def _terminate(self, processes: Iterable[PhaseProcess]) -> None:
         """Send SIGTERM to *processes* once no rank holds a checkpoint open (toolkit.status). The deadline is not
         extended."""
         saving = self._stop_request.holding(self._processes.living.values())
@@ -249,7 +249,7 @@ class Effects:
         served = self._phase.served
         assert served is not None
         self._log.info(f"this host's services stay until nothing listens on {served.address}:{served.port}")
-        process = Process(WAITING, is_main=False, rank=None, local_rank=None, is_service=True)
+        process = PhaseProcess(WAITING, is_main=False, rank=None, local_rank=None, is_service=True)
         self._processes.add(
             process, children.fork_call(lambda: waiting.wait_gone(served), prctl=self._supervisor.prctl)
         )

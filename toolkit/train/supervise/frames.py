@@ -73,7 +73,7 @@ class Frame(Record, frozen=True, kw_only=True):
         return LIBRARY.search(self.file) is None
 
 
-def parsed(text: str) -> list[Frame]:
+def parse_frames(text: str) -> list[Frame]:
     """Return the main thread's frames, the innermost first, from the text of faulthandler or py-spy.
 
     faulthandler writes the main thread last; py-spy names it "MainThread". The list is empty if the text has no main

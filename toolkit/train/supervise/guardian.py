@@ -11,7 +11,14 @@ import signal
 import time
 
 from toolkit.train.supervise.children import Prctl, fork_call
-from toolkit.train.supervise.kernel import Seen, below, marked, pending, seen, table
+from toolkit.train.supervise.kernel import (
+    ProcessStat,
+    descendants_of,
+    find_marked,
+    pending_signals,
+    read_process,
+    read_processes,
+)
 from toolkit.train.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING, set_mask
 
 NAME = "toolkit-guard"  # Not "train", so that `killall -9 train` does not kill it.
@@ -70,7 +77,7 @@ class Guardian:
     def was_sent(self) -> set[int]:
         """Return the stop signals that this process was sent. Nobody has a reason to signal it alone: its sender
         signals every process of the job, `train` last, as Slurm does with proctrack/linuxproc."""
-        return pending(self.pid) & STOPPING
+        return pending_signals(self.pid) & STOPPING
 
     def dismiss(self) -> None:
         """End it, by SIGKILL: a stopped process (SIGSTOP) reacts to no other signal."""
@@ -115,17 +122,17 @@ def _watch(pipe: int, train: int) -> dict[int, int]:
                 return started
             for pid in (int.from_bytes(numbers[offset : offset + 4], "little") for offset in range(0, len(numbers), 4)):
                 # If it has ended already, its session identifies what it left.
-                process = seen(pid)
+                process = read_process(pid)
                 started[pid] = process.start if process is not None else 0
         else:
             before_s = time.process_time()
-            processes = table()
+            processes = read_processes()
             started = _alive(started, processes)
-            started |= {pid: processes[pid].start for pid in below({train}, processes)}
+            started |= {pid: processes[pid].start for pid in descendants_of({train}, processes)}
             timeout_s = max(LOOK_S, (time.process_time() - before_s) / LOOK_SHARE)
 
 
-def _alive(started: dict[int, int], processes: dict[int, Seen]) -> dict[int, int]:
+def _alive(started: dict[int, int], processes: dict[int, ProcessStat]) -> dict[int, int]:
     """Return those of *started* that live, or in whose session a process lives. A reused pid has another start."""
     sessions = {process.session for process in processes.values()}
     return {
@@ -138,10 +145,10 @@ def _alive(started: dict[int, int], processes: dict[int, Seen]) -> dict[int, int
 def _end_all(marker: bytes, started: dict[int, int]) -> None:
     # All are stopped first, so that none forks while the list is made, and listed again for those forked before that.
     for _ in range(3):
-        processes = table()
+        processes = read_processes()
         living = _alive(started, processes)
-        left = marked(marker) | {p for p, process in processes.items() if p in living or process.session in living}
-        left = (left | below(left, processes)) - {os.getpid()}
+        left = find_marked(marker) | {p for p, process in processes.items() if p in living or process.session in living}
+        left = (left | descendants_of(left, processes)) - {os.getpid()}
         if not left:
             return
         for pid in left:

@@ -8,7 +8,7 @@ from toolkit.errors import UserError
 from toolkit.job.stuck import StuckRank
 from toolkit.records import Record
 from toolkit.train.supervise import children, stacks
-from toolkit.train.supervise.activity import Progress, oddity, used_ticks
+from toolkit.train.supervise.activity import RankActivity, unusual_state, used_ticks
 
 
 class HangSettings(Record, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class HangWatch:
         self._environ = dict(environ)
         self._prctl = prctl
         self._every_s = min(max(settings.after_s / 8, 0.1), 10.0)
-        self._progress = Progress(time.monotonic())
+        self._progress = RankActivity(time.monotonic())
         self._looked_s = time.monotonic()
-        self._dump: stacks.Dump | None = None
+        self._dump: stacks.StackDump | None = None
         self._collect_s = 0.0
 
     def due_in_s(self, now_s: float) -> float:
@@ -59,9 +59,9 @@ class HangWatch:
     def dump(self, ranks: Mapping[str, int]) -> str:
         """Have the stacks of *ranks* (pid by name) written; return why they cannot be, "" if they can."""
         settings = self._settings
-        self._progress = Progress(time.monotonic())
+        self._progress = RankActivity(time.monotonic())
         try:
-            self._dump = stacks.Dump(
+            self._dump = stacks.StackDump(
                 dict(ranks),
                 settings.folder,
                 settings.host,
@@ -82,10 +82,10 @@ class HangWatch:
         return ", ".join(dump.collect()) or dump.missing, dump.stuck()
 
 
-def stopped(ranks: Mapping[str, int]) -> tuple[StuckRank, ...]:
+def find_stopped(ranks: Mapping[str, int]) -> tuple[StuckRank, ...]:
     """Return those of *ranks* (pid by name) whose processes cannot run: "rank 1 is stopped (SIGSTOP)"."""
     return tuple(
         StuckRank(process=name, activity="unobserved", process_state=state)
         for name, pid in ranks.items()
-        if (state := oddity(pid))
+        if (state := unusual_state(pid))
     )

@@ -8,7 +8,7 @@ import msgspec
 from toolkit.job.events import Hang, HangNoticed
 from toolkit.job.outcome import DetectedHang
 from toolkit.log import Log
-from toolkit.train.supervise.hang import HangWatch, stopped
+from toolkit.train.supervise.hang import HangWatch, find_stopped
 from toolkit.train.supervise.liveness import Liveness
 from toolkit.train.supervise.phase_record import PhaseRecord
 from toolkit.train.supervise.poll_loop import PollLoop
@@ -64,7 +64,7 @@ class HangReports:
         """Log that no rank is active; if the hang ends the job, keep the ranks whose processes cannot run."""
         if self._watch is None:
             return
-        stuck_ranks = stopped(self._processes.rank_pids)
+        stuck_ranks = find_stopped(self._processes.rank_pids)
         states = "".join(f"; {rank.process} is {rank.process_state}" for rank in stuck_ranks)
         stacks = f"their stacks go to {self._watch.folder}"
         self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {stacks}")

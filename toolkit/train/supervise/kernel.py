@@ -44,7 +44,7 @@ def keep_freed_memory() -> None:
         mallopt(option, value_bytes)
 
 
-def release(pid: int, number: int) -> None:
+def stop_tracing(pid: int, number: int) -> None:
     """Stop tracing the stopped child *pid*: it gets signal *number* (0: none) and continues. See ptrace(2)."""
     try:
         import ctypes
@@ -55,7 +55,7 @@ def release(pid: int, number: int) -> None:
     ptrace(PTRACE_DETACH, ctypes.c_long(pid), None, ctypes.c_long(number))
 
 
-class Seen(NamedTuple):
+class ProcessStat(NamedTuple):
     """A process in /proc. `start` (clock ticks since boot) and pid together identify it. `session`: the pid of the
     process that began its session."""
 
@@ -64,21 +64,21 @@ class Seen(NamedTuple):
     start: int
 
 
-def table() -> dict[int, Seen]:
+def read_processes() -> dict[int, ProcessStat]:
     """Return all living processes by pid, without zombies, from one scan of /proc."""
-    processes = {int(name): seen(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    processes = {int(name): read_process(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: process for pid, process in processes.items() if process is not None}
 
 
-def seen(pid: int) -> Seen | None:
+def read_process(pid: int) -> ProcessStat | None:
     """Return the living process *pid*, None if it does not live."""
     fields = stat_fields(pid)
     if not fields or fields[0] in (b"Z", b"X"):
         return None
-    return Seen(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
+    return ProcessStat(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
 
 
-def pending(pid: int) -> set[int]:
+def pending_signals(pid: int) -> set[int]:
     """Return the pending signals of a process, which it blocks; none if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
@@ -90,10 +90,10 @@ def pending(pid: int) -> set[int]:
 
 def descendants(root: int) -> set[int]:
     """Return the pids of all living processes below *root*."""
-    return below({root}, table())
+    return descendants_of({root}, read_processes())
 
 
-def below(roots: Iterable[int], processes: Mapping[int, Seen]) -> set[int]:
+def descendants_of(roots: Iterable[int], processes: Mapping[int, ProcessStat]) -> set[int]:
     """Return the pids of those of *processes* that descend from *roots*."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
@@ -127,7 +127,7 @@ def own_children() -> set[int]:
     return pids
 
 
-def marked(marker: bytes) -> set[int]:
+def find_marked(marker: bytes) -> set[int]:
     """Return the pids of all processes that were started with *marker* ("NAME=value") in their environment."""
     pids = set()
     for name in os.listdir("/proc"):

@@ -6,7 +6,7 @@ Only "\\n" ends a line: a progress bar's "\\r" stays inside its line. Bytes are 
 LIMIT_BYTES = 1 << 20
 
 
-class Lines:
+class LineBuffer:
     """Holds the unfinished last line of one stream, at most *limit_bytes* of it.
 
     A longer line is returned in pieces as it comes, so memory stays bounded and nothing is lost. `long_lines` counts

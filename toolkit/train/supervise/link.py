@@ -28,7 +28,7 @@ class LogRules(Protocol):
         """Apply the rules that depend on time."""
 
 
-class Link(DaemonLink, Protocol):
+class HostLink(DaemonLink, Protocol):
     """The link to the other hosts, as the supervisor uses it. Nothing here blocks."""
 
     @property
@@ -59,7 +59,7 @@ class Link(DaemonLink, Protocol):
     def ranks_ended(self) -> None:
         """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
 
-    def rank_unfinalized(self, exit: Exit, ranks_left: int) -> None:
+    def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None:
         """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
 
     def rank_done(self, process: str) -> None:

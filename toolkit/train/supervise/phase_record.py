@@ -8,7 +8,7 @@ import msgspec
 from toolkit.job.events import RuleMatched
 from toolkit.job.outcome import DetectedHang, Exit, PhaseEnd
 from toolkit.job.plan import Phase
-from toolkit.train.supervise.process import Process
+from toolkit.train.supervise.process import PhaseProcess
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.rank_records import RankRecords, last_on
 from toolkit.train.supervise.stop_machine import StopMachine
@@ -34,7 +34,7 @@ class PhaseRecord:
         self._warn = warn
         self._notes: list[str] = []
         self.exits: list[Exit] = []
-        self.gone: dict[int, Process] = {}
+        self.gone: dict[int, PhaseProcess] = {}
         self.aborted: set[int] = set()
         self.forced = False
         self.hung: DetectedHang | None = None
@@ -44,7 +44,7 @@ class PhaseRecord:
         self._notes.append(text)
         self._warn(text)
 
-    def end(self, process: Process, status: int, ended_ns: int) -> Exit:
+    def end(self, process: PhaseProcess, status: int, ended_ns: int) -> Exit:
         """Record the end of *process*, which was reaped with *status*, and return it."""
         exit = self._with_others(process, process.exit(status, ended_ns, *self._rank_records.raised_by(process.pid)))
         self.gone[process.pid] = process
@@ -53,7 +53,7 @@ class PhaseRecord:
             self.exits.append(exit)
         return exit
 
-    def _with_others(self, process: Process, exit: Exit) -> Exit:
+    def _with_others(self, process: PhaseProcess, exit: Exit) -> Exit:
         """Return *exit*, corrected for what MPI does to ranks.
 
         A rank that crashed while MPI was aborted, as MPICH's do, is marked as signalled: another rank is the

@@ -23,7 +23,7 @@ from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.reaper import Reaper
 from toolkit.train.supervise.shim_requests import ShimRequests
 from toolkit.train.supervise.signals import FORWARDED
-from toolkit.train.supervise.stop_facts import Facts, policy_of
+from toolkit.train.supervise.stop_facts import HostFacts, policy_of
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 from toolkit.train.supervise.stop_times import KILL_S
 from toolkit.train.supervise.supervisor import Supervisor
@@ -123,10 +123,10 @@ class PhaseRun:
         finally:
             self._answering = False
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> HostFacts:
         processes = self._processes
         ranks = len(processes.ranks)
-        return Facts(
+        return HostFacts(
             now_ns=time.monotonic_ns(),
             ranks=ranks,
             main=bool(processes.main),

@@ -13,7 +13,7 @@ from toolkit.train.supervise.shim_server import ShimConnection
 WAITING = "waiting"
 
 
-class Process:
+class PhaseProcess:
     """A running process. A service is neither the main process nor a rank, and its status is not the job's."""
 
     def __init__(

@@ -14,9 +14,9 @@ from toolkit.job.plan import AGENT_WRAPPER, RANK_WRAPPER, Phase, ProcessSpec
 from toolkit.train.supervise import children
 from toolkit.train.supervise.kernel import descendants, own_children
 from toolkit.train.supervise.poll_loop import PollLoop
-from toolkit.train.supervise.process import Process
+from toolkit.train.supervise.process import PhaseProcess
 from toolkit.train.supervise.relay import RankFile, Stream
-from toolkit.train.supervise.shim_server import Request, ShimConnection, ShimServer, write_agent, write_wrapper
+from toolkit.train.supervise.shim_server import RankRequest, ShimConnection, ShimServer, write_agent, write_wrapper
 from toolkit.train.supervise.supervisor import Supervisor
 
 RANK_SHIM = Path(__file__).parents[2] / "rank" / "hook" / "rank_shim.py"
@@ -29,7 +29,7 @@ class Processes:
     outcome shows."""
 
     def __init__(self, supervisor: Supervisor, phase: Phase, poll_loop: PollLoop, note: Callable[[str], None]) -> None:
-        self.living: dict[int, Process] = {}
+        self.living: dict[int, PhaseProcess] = {}
         self.streams: dict[str, tuple[Stream, Stream]] = {}
         self.had_ranks = False
         self.spec = phase.main
@@ -77,7 +77,7 @@ class Processes:
         """
         spec = self.spec
         environ = {**spec.environ, **spec.launcher_environ}
-        process = Process(spec.name, is_main=True, rank=spec.rank, local_rank=None)
+        process = PhaseProcess(spec.name, is_main=True, rank=spec.rank, local_rank=None)
         shared = self._shared or (bool(spec.starts_ranks) and spec.has_rank_shim)
         self._start(process, spec.argv, environ, spec.cwd, shared=shared)
 
@@ -87,7 +87,7 @@ class Processes:
         Raises:
             UserError: it cannot be started, and is not optional.
         """
-        process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
+        process = PhaseProcess(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
         process.is_optional, process.gives = spec.optional, spec.gives
         if spec.optional:
             process.note_kill()  # Its end never counts as a failure, even if another process kills it.
@@ -98,10 +98,10 @@ class Processes:
                 raise
             self._supervisor.log.warning(f"{spec.name}: {error}")
 
-    def start_rank(self, shim: ShimConnection, request: Request) -> None:
+    def start_rank(self, shim: ShimConnection, request: RankRequest) -> None:
         """Start the rank that *shim* requested; a rank that cannot be started ends with 127, as in a shell."""
         rank, local_rank = (request.number(name.encode()) for name in self.spec.rank_variables)
-        process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
+        process = PhaseProcess(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
         process.shim = shim
         try:
             self._start(
@@ -121,7 +121,7 @@ class Processes:
         if self.spec.mpi_role == "daemon":  # The daemon's own command is MPI's; show that of a rank.
             self.command = request.argv
 
-    def add(self, process: Process, pid: int) -> None:
+    def add(self, process: PhaseProcess, pid: int) -> None:
         """Add a process that was started elsewhere, without streams of its own, and runs as *pid*."""
         process.note_start(pid)
         self.living[pid] = process
@@ -130,7 +130,7 @@ class Processes:
 
     def _start(
         self,
-        process: Process,
+        process: PhaseProcess,
         argv: tuple[str, ...],
         environ: dict[str, str] | dict[bytes, bytes],
         cwd: Path | str,
@@ -183,21 +183,21 @@ class Processes:
     # --- which processes live
 
     @property
-    def main(self) -> list[Process]:
+    def main(self) -> list[PhaseProcess]:
         """The main process, while it lives."""
         return [process for process in self.living.values() if process.is_main]
 
     @property
-    def services(self) -> list[Process]:
+    def services(self) -> list[PhaseProcess]:
         return [process for process in self.living.values() if process.is_service]
 
     @property
-    def at_work(self) -> list[Process]:
+    def at_work(self) -> list[PhaseProcess]:
         """The living processes whose end the phase waits for: all but services."""
         return [process for process in self.living.values() if not process.is_service]
 
     @property
-    def ranks(self) -> list[Process]:
+    def ranks(self) -> list[PhaseProcess]:
         return [process for process in self.living.values() if process.rank is not None]
 
     @property
@@ -223,7 +223,7 @@ class Processes:
 
     # --- signals
 
-    def signal(self, processes: Iterable[Process], number: int, *, noted: bool = True) -> None:
+    def signal(self, processes: Iterable[PhaseProcess], number: int, *, noted: bool = True) -> None:
         """Send *number*. *noted*: record it, so that an end after it does not count as a failure."""
         for process in processes:
             if noted:
@@ -278,7 +278,7 @@ def _two_pipes() -> tuple[int, int, int, int]:
         raise
 
 
-def _rank_environ(spec: ProcessSpec, request: Request) -> dict[bytes, bytes]:
+def _rank_environ(spec: ProcessSpec, request: RankRequest) -> dict[bytes, bytes]:
     """Return a rank's environment: the one that the launcher gave the rank shim, with this host's own variables."""
     environ = dict(request.environ)
     for variable in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
@@ -297,7 +297,7 @@ def _rank_environ(spec: ProcessSpec, request: Request) -> dict[bytes, bytes]:
     return environ
 
 
-def _set_affinity_and_descriptor(request: Request) -> None:
+def _set_affinity_and_descriptor(request: RankRequest) -> None:
     """Set, between fork and exec of a rank, the processors and the descriptor that its launcher gave the rank shim."""
     if request.affinity:
         os.sched_setaffinity(0, request.affinity)

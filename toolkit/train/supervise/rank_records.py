@@ -7,7 +7,7 @@ from typing import Literal
 
 from toolkit.job.outcome import Exit
 from toolkit.status_pages import pages
-from toolkit.train.supervise.process import Process
+from toolkit.train.supervise.process import PhaseProcess
 from toolkit.train.supervise.relay import Stream
 
 # Two pipes that were read within this time may have been read in the wrong order.
@@ -34,7 +34,7 @@ class RankRecords:
         """True if, as far as the hook saw, a process ended without calling MPI_Finalize."""
         return pid in self._raised and bool(self._raised[pid].unfinished)
 
-    def doomed(self, living: Iterable[Process]) -> Iterator[Exit]:
+    def doomed(self, living: Iterable[PhaseProcess]) -> Iterator[Exit]:
         """Yield the expected ends of ranks that still live, but have raised the exception they will die of."""
         for process in living:
             raised_ns, code = self.raised_by(process.pid)

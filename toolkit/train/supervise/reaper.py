@@ -6,7 +6,7 @@ from toolkit.job import events
 from toolkit.job.outcome import Exit, signal_name
 from toolkit.train.supervise import children
 from toolkit.train.supervise.phase_record import PhaseRecord
-from toolkit.train.supervise.process import WAITING, Process
+from toolkit.train.supervise.process import WAITING, PhaseProcess
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.supervisor import Supervisor
 
@@ -29,7 +29,7 @@ class Reaper:
 
     def reap(self) -> None:
         """Reap all that have ended, then post events: a zombie that is signalled would count as ended by `train`."""
-        ends: list[tuple[Process, Exit]] = []
+        ends: list[tuple[PhaseProcess, Exit]] = []
         for pid, status, ended_ns in children.reap():
             process = self._processes.living.pop(pid, None)
             if process is not None:
@@ -53,12 +53,12 @@ class Reaper:
             self._post(events.NothingLeft())
 
 
-def _lost(process: Process, exit: Exit) -> str:
+def _lost(process: PhaseProcess, exit: Exit) -> str:
     how = f"was ended by {signal_name(exit.signal)}" if exit.signal else f"ended with code {exit.code}"
     return f"{process.name} {how}, not by the toolkit: from now on the job has no {process.gives}, and goes on without"
 
 
-def _end_of(process: Process, exit: Exit) -> events.Event:
+def _end_of(process: PhaseProcess, exit: Exit) -> events.Event:
     if process.name == WAITING and (exit.ok or exit.signalled):
         return events.NobodyServed()
     if process.is_service:

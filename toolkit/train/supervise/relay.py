@@ -19,7 +19,7 @@ from typing import Literal
 from toolkit.folders import make
 from toolkit.patterns import lazy
 from toolkit.train.supervise import bars
-from toolkit.train.supervise.lines import Lines, prefixed
+from toolkit.train.supervise.lines import LineBuffer, prefixed
 from toolkit.train.supervise.outlet import F_SETPIPE_SZ
 from toolkit.train.supervise.screen import HELD_S, Screen
 
@@ -39,7 +39,7 @@ HELD_BYTES = 1 << 16
 STATE_BYTES = 4096
 
 LineMonitor = Callable[[bytes], None]
-Way = Literal["alone", "paired", "shared"]
+Sharing = Literal["alone", "paired", "shared"]
 
 
 class Tail:
@@ -122,7 +122,7 @@ class Stream:
         fd: int,
         outlet: Screen,
         *,
-        way: Way,
+        way: Sharing,
         prefix: bytes = b"",
         monitor: LineMonitor | None = None,
         file: RankFile | None = None,
@@ -132,7 +132,7 @@ class Stream:
         self.tail = Tail()
         self.read_bytes = 0
         self.read_s = 0.0
-        self.lines = Lines()
+        self.lines = LineBuffer()
         self.ended = False
         self._way = way
         self._prefix = prefix

@@ -9,7 +9,7 @@ from toolkit.train.supervise.daemons import Daemons
 from toolkit.train.supervise.phase_record import PhaseRecord
 from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.processes import Processes
-from toolkit.train.supervise.shim_server import Request, Serve, ShimConnection
+from toolkit.train.supervise.shim_server import CommandRequest, RankRequest, ShimConnection
 from toolkit.train.supervise.stop_machine import StopMachine
 
 
@@ -60,10 +60,10 @@ class ShimRequests:
                 self._record.aborted.add(shim.pid)
             self._post(LauncherSignals())
 
-    def _on_asked(self, connection: ShimConnection, request: Request | Launch | Serve) -> None:
-        if isinstance(request, Request) and not self._machine.undisturbed:
+    def _on_asked(self, connection: ShimConnection, request: RankRequest | Launch | CommandRequest) -> None:
+        if isinstance(request, RankRequest) and not self._machine.undisturbed:
             connection.answer(code=None, number=signal.SIGTERM)
-        elif isinstance(request, Request):
+        elif isinstance(request, RankRequest):
             self._processes.start_rank(connection, request)
         elif isinstance(request, Launch):
             problem = self._daemons.on_launch(connection, request)

@@ -38,11 +38,11 @@ exec {python} -I -S {shim} {server} "$@"
 """
 
 
-class Serve(Record, frozen=True, kw_only=True):
+class CommandRequest(Record, frozen=True, kw_only=True):
     """A follower's main process asks for the command that this host is to run."""
 
 
-class Request(Record, frozen=True, kw_only=True):
+class RankRequest(Record, frozen=True, kw_only=True):
     """A rank shim's request: a rank's command line, folder, environment (bytes, as in the kernel) and CPUs.
 
     `passed`: the number of a descriptor that the rank inherits (its PMI_FD); the connection owns and closes it.
@@ -70,7 +70,7 @@ class ShimConnection:
         self._connection = connection
         self._read = b""
         self._passed: int | None = None
-        self.asked: Request | Launch | Serve | None = None
+        self.asked: RankRequest | Launch | CommandRequest | None = None
         self.pid: int | None = None
         self.answered = False
         self.is_strange = False  # What came is no message of a rank shim.
@@ -156,7 +156,7 @@ class ShimConnection:
             return False
         body, self._read = rest[: int(length_text)], rest[int(length_text) :]
         if word == b"daemon":
-            self.asked = Serve()
+            self.asked = CommandRequest()
             return True
         if word == b"launch":
             host, _, command = body.partition(b"\0")
@@ -166,7 +166,7 @@ class ShimConnection:
         argv, environ = fields[: int(count)], fields[int(count) :]
         if not argv or len(argv) != int(count):
             raise ValueError
-        self.asked = Request(
+        self.asked = RankRequest(
             argv=tuple(os.fsdecode(token) for token in argv),
             cwd=os.fsdecode(cwd),
             environ=dict(pair.partition(b"=")[::2] for pair in environ),

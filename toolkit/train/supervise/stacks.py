@@ -14,7 +14,7 @@ from toolkit import files
 from toolkit.folders import as_absent, exists, make, status
 from toolkit.job.stuck import StuckRank
 from toolkit.train.supervise import children
-from toolkit.train.supervise.activity import STOPPED, oddity
+from toolkit.train.supervise.activity import STOPPED, unusual_state
 
 # A real-time signal: no framework uses it. Its default action would end a process that has no handler for it.
 SIGNAL = int(signal.SIGRTMIN) + 7
@@ -24,7 +24,7 @@ MOST_NAME = 512
 SPY = "py-spy"
 
 
-class Dump:
+class StackDump:
     """Has the stacks of *ranks* (pid by name) written to *folder*/HOST-NAME.txt; call `collect` after WITHIN_S."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Dump:
         self._prepared = prepared
         self._names = {pid: name for name, pid in ranks.items()}
         self._asked: set[int] = set()
-        self._states = {pid: oddity(pid) for pid in self._names}
+        self._states = {pid: unusual_state(pid) for pid in self._names}
         make(folder)
         from shutil import which  # This import costs more than the rest of the file.
 
@@ -79,7 +79,7 @@ class Dump:
     def _stuck(self, pid: int, name: str) -> StuckRank:
         # A rank may briefly wait for a disk, or for py-spy as its debugger. It is stuck only if it was in that state
         # when `train` asked for its stack, too.
-        state = oddity(pid)
+        state = unusual_state(pid)
         if state != STOPPED and state != self._states[pid]:
             state = ""
         try:
@@ -92,7 +92,7 @@ class Dump:
             )
         from toolkit.train.supervise import frames  # Only a hang needs this import.
 
-        stack = frames.parsed(text)
+        stack = frames.parse_frames(text)
         user = frames.users(stack)
         kind = frames.kind(stack, _line(stack[0].file, stack[0].line) if stack else "")
         if user is None:

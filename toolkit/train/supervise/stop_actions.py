@@ -85,7 +85,7 @@ class WriteLog(Record, frozen=True, kw_only=True):
     text: str
 
 
-class UnfinalizedRank(Record, frozen=True, kw_only=True):
+class UnfinalizedExit(Record, frozen=True, kw_only=True):
     """A rank ended with 0 and without MPI_Finalize."""
 
     exit: Exit
@@ -102,7 +102,7 @@ class HostState(Enum):
 class TellHosts(Record, frozen=True, kw_only=True):
     """The other hosts hear *message*. A RankDone is for all hosts: others may wait for all ranks."""
 
-    message: HostState | UnfinalizedRank | RankDone | LeaderDone
+    message: HostState | UnfinalizedExit | RankDone | LeaderDone
 
 
 JobAction = HurryConsole | TellStop

@@ -36,7 +36,7 @@ class Policy(Record, frozen=True, kw_only=True):
         return self.as_one or self.ends_with_ranks
 
 
-class Facts(Record, frozen=True, kw_only=True):
+class HostFacts(Record, frozen=True, kw_only=True):
     """What holds at one moment.
 
     `ranks`: how many live. `main`: the phase's own process lives. `living`: any process lives, services included.

@@ -2,7 +2,7 @@
 
 from toolkit.job import events
 from toolkit.train.supervise.signals import StopSignals
-from toolkit.train.supervise.stop_facts import Facts
+from toolkit.train.supervise.stop_facts import HostFacts
 from toolkit.train.supervise.stop_table import Cue
 
 
@@ -35,7 +35,7 @@ class JobState:
     def is_of_this_host(self, stop: events.Stop) -> bool:
         return stop.host == self.host
 
-    def note_stop(self, stop: events.Stop, facts: Facts) -> Cue | None:
+    def note_stop(self, stop: events.Stop, facts: HostFacts) -> Cue | None:
         """Note *stop* and return its cue; None if it is the same request as the one before."""
         signalled = self.is_of_this_host(stop) and not stop.rule
         if signalled and not self._requests.is_new(stop.signal, facts.now_s):

@@ -29,12 +29,12 @@ from toolkit.train.supervise.stop_actions import (
     StopAction,
     TellHosts,
     TellStop,
-    UnfinalizedRank,
+    UnfinalizedExit,
     WriteStopStep,
 )
-from toolkit.train.supervise.stop_facts import Facts, Policy
+from toolkit.train.supervise.stop_facts import HostFacts, Policy
 from toolkit.train.supervise.stop_job import JobState
-from toolkit.train.supervise.stop_table import Arm, Cue, Guard, Mark, State, answer
+from toolkit.train.supervise.stop_table import Arm, Cue, State, StopGuard, StopMark, answer
 from toolkit.train.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, Timers, within_s
 
 
@@ -53,7 +53,7 @@ class StopMachine:
         self.state = "running"
         # The first event that began to end the phase.
         self.cause: events.Event | None = None
-        # Mark.JOB_DONE: the remaining processes were ended because the job was done, not because of a failure.
+        # StopMark.JOB_DONE: the remaining processes were ended because the job was done, not because of a failure.
         self.over = False
         # True: no process had failed when the launcher ended its ranks.
         self.launcher_first = False
@@ -114,7 +114,7 @@ class StopMachine:
 
     # --- events
 
-    def on(self, event: events.Event, facts: Facts) -> tuple[State, tuple[StopAction, ...]]:
+    def on(self, event: events.Event, facts: HostFacts) -> tuple[State, tuple[StopAction, ...]]:
         """Take *event*; return the next state, and the actions in order."""
         self._event, self._facts = event, facts
         self._cues.clear()
@@ -125,7 +125,7 @@ class StopMachine:
             self._check_for_processes()
         return self.state, (*self._actions, *self._last)
 
-    def note_for_job(self, event: events.Event, facts: Facts) -> tuple[JobAction, ...]:
+    def note_for_job(self, event: events.Event, facts: HostFacts) -> tuple[JobAction, ...]:
         """Note what *event* says about the whole job, and return the actions that concern no phase."""
         if not isinstance(event, events.Stop):
             self.job.note(event)
@@ -261,7 +261,7 @@ class StopMachine:
         """Handle a rank that ended with 0 without MPI_Finalize. MPICH ignores it, and the others would wait forever."""
         self._actions.append(stop_log.rank_unfinalized(exit))
         if self._linked:
-            self._actions.append(TellHosts(message=UnfinalizedRank(exit=exit)))
+            self._actions.append(TellHosts(message=UnfinalizedExit(exit=exit)))
         elif not self._unfinalized:
             self._unfinalized = True
             self._timers.set("unfinished rank", self._facts.now_s + UNFINISHED_S)
@@ -306,7 +306,7 @@ class StopMachine:
         else:
             self._actions.append(PlainAction.DUMP_STACKS)
 
-    def _on_tick(self, facts: Facts) -> None:
+    def _on_tick(self, facts: HostFacts) -> None:
         if self._saving == "seen" and self._stop_ranks is not None:
             self._saving = "retried"  # RanksSave sets it to "seen" again.
             self._actions.append(self._stop_ranks)
@@ -317,7 +317,7 @@ class StopMachine:
             self._cues += [Cue.DRAINED] if facts.drained else []
         self._on_timers(facts)
 
-    def _on_timers(self, facts: Facts) -> None:
+    def _on_timers(self, facts: HostFacts) -> None:
         rings = self._timers.rings
         if rings("leader done", facts.now_s) and self.undisturbed and facts.at_work:
             self._actions.append(stop_log.leader_done())
@@ -348,7 +348,7 @@ class StopMachine:
                         self._arm(part)
                     case Cue():
                         self._cues.append(part)
-                    case Mark():
+                    case StopMark():
                         self.over = self.over or self._facts.at_work
                     case _:
                         self._actions.append(part)
@@ -357,22 +357,22 @@ class StopMachine:
             if self.state == "failing" and not self._facts.at_work:
                 self._services_end()
 
-    def _holds(self, guard: Guard) -> bool:
+    def _holds(self, guard: StopGuard) -> bool:
         policy, facts = self.policy, self._facts
         match guard:
-            case Guard.NOTHING_AT_WORK:
+            case StopGuard.NOTHING_AT_WORK:
                 return not facts.at_work
-            case Guard.LAUNCHER_WAITS:
+            case StopGuard.LAUNCHER_WAITS:
                 return policy.waits_for_others and facts.only_launcher_lives
-            case Guard.LAUNCHER_ENDS_WITH_RANKS:
+            case StopGuard.LAUNCHER_ENDS_WITH_RANKS:
                 return policy.ends_with_ranks and facts.only_launcher_lives
-            case Guard.RANKS_ENDED_WELL:
+            case StopGuard.RANKS_ENDED_WELL:
                 return policy.ends_with_ranks and facts.ranks_ended_well
-            case Guard.TRAIN_ENDS_LAUNCHER:
+            case StopGuard.TRAIN_ENDS_LAUNCHER:
                 return policy.ends_as_one or policy.ends_with_ranks
-            case Guard.LAUNCHER_ADDS_NOTHING:
+            case StopGuard.LAUNCHER_ADDS_NOTHING:
                 return policy.ends_as_one or (policy.ends_with_ranks and not self.launcher_first)
-            case Guard.LAST_HOST:
+            case StopGuard.LAST_HOST:
                 return self._all_ranks_ended or not self._linked
             case _:
                 return assert_never(guard)

@@ -12,7 +12,7 @@ import msgspec
 from toolkit.job.events import RankDone
 from toolkit.log import Log
 from toolkit.status_pages import pages as status_pages
-from toolkit.train.supervise.process import Process
+from toolkit.train.supervise.process import PhaseProcess
 
 STATUS_FOLDER = "status"
 
@@ -58,7 +58,7 @@ class StopRequest:
             (pages[pid] for pid in pids if pid in pages), now_ns, now_ns + int(seconds * 1e9)
         )
 
-    def holding(self, processes: Iterable[Process]) -> list[str]:
+    def holding(self, processes: Iterable[PhaseProcess]) -> list[str]:
         """Return the names of the processes that hold a checkpoint open."""
         return sorted(process.name for process in processes if self._is_holding(process.pid))
 

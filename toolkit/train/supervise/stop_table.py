@@ -53,7 +53,7 @@ class Cue(Enum):
     DEADLINE = "the time that the last Arm set is over"
 
 
-class Guard(Enum):
+class StopGuard(Enum):
     """A condition of a row."""
 
     NOTHING_AT_WORK = "neither launcher nor script nor rank lives"
@@ -81,45 +81,48 @@ class Arm(Enum):
     DRAIN = "now: the next Tick has the time by which the output must be read"
 
 
-class Mark(Enum):
+class StopMark(Enum):
     """A fact that a row records for the verdict."""
 
     JOB_DONE = "the processes that still live are ended because the job is done, not because of a failure"
 
 
-Answer = StopAction | Arm | Mark | Cue
+Answer = StopAction | Arm | StopMark | Cue
 _TELL_RANKS_ENDED = TellHosts(message=HostState.RANKS_ENDED)
 
-TABLE: dict[tuple[State, Cue, tuple[Guard, ...]], tuple[State, tuple[Answer, ...]]] = {
-    ("running", Cue.STOP, (Guard.LAUNCHER_WAITS,)): (
+TABLE: dict[tuple[State, Cue, tuple[StopGuard, ...]], tuple[State, tuple[Answer, ...]]] = {
+    ("running", Cue.STOP, (StopGuard.LAUNCHER_WAITS,)): (
         "stopping",
         (PlainAction.LOG_NO_RANK, Arm.GRACE, Cue.RANKS_ENDED),
     ),
-    ("running", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
+    ("running", Cue.STOP, (StopGuard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
     ("running", Cue.STOP, ()): ("stopping", (PlainAction.FORWARD_SIGNAL, Arm.GRACE)),
     ("running", Cue.RANK_FAILED, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.FAILURE)),
     ("running", Cue.LAUNCHER_STOPS, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.FAILURE)),
-    ("running", Cue.PEER_FAILED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.PEER_FAILED, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
     ("running", Cue.PEER_FAILED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
-    ("running", Cue.RULED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.RULED, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
     ("running", Cue.RULED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
-    ("running", Cue.SERVICE_FAILED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
+    ("running", Cue.SERVICE_FAILED, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.FAILURE, Cue.RANKS_ENDED)),
     ("running", Cue.SERVICE_FAILED, ()): ("failing", (Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
-    ("running", Cue.LEADER_DONE, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): (
+    ("running", Cue.LEADER_DONE, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): (
         "failing",
-        (Mark.JOB_DONE, Arm.FAILURE, Cue.RANKS_ENDED),
+        (StopMark.JOB_DONE, Arm.FAILURE, Cue.RANKS_ENDED),
     ),
     ("running", Cue.LEADER_DONE, ()): (
         "failing",
-        (Mark.JOB_DONE, Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER),
+        (StopMark.JOB_DONE, Arm.FAILURE, PlainAction.TERMINATE_RANKS_OR_LAUNCHER),
     ),
     ("running", Cue.HUNG, ()): ("dumping", (PlainAction.DUMP_STACKS, Arm.DUMP)),
-    ("dumping", Cue.DUMPED, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
+    ("dumping", Cue.DUMPED, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
     ("dumping", Cue.DUMPED, ()): ("failing", (Arm.HUNG, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
-    ("dumping", Cue.DEADLINE, (Guard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
+    ("dumping", Cue.DEADLINE, (StopGuard.LAUNCHER_ENDS_WITH_RANKS,)): ("failing", (Arm.HUNG, Cue.RANKS_ENDED)),
     ("dumping", Cue.DEADLINE, ()): ("failing", (Arm.HUNG, PlainAction.TERMINATE_RANKS_OR_LAUNCHER)),
-    ("dumping", Cue.STOP, (Guard.LAUNCHER_WAITS,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE, Cue.RANKS_ENDED)),
-    ("dumping", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
+    ("dumping", Cue.STOP, (StopGuard.LAUNCHER_WAITS,)): (
+        "stopping",
+        (PlainAction.LOG_NO_RANK, Arm.GRACE, Cue.RANKS_ENDED),
+    ),
+    ("dumping", Cue.STOP, (StopGuard.NOTHING_AT_WORK,)): ("stopping", (PlainAction.LOG_NO_RANK, Arm.GRACE)),
     ("dumping", Cue.STOP, ()): ("stopping", (PlainAction.FORWARD_SIGNAL, Arm.GRACE)),
     ("dumping", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
     ("dumping", Cue.RANK_FAILED, ()): ("failing", (PlainAction.TERMINATE_RANKS, Arm.HUNG)),
@@ -127,32 +130,35 @@ TABLE: dict[tuple[State, Cue, tuple[Guard, ...]], tuple[State, tuple[Answer, ...
     ("dumping", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
     ("running", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
     # A launcher may wait for other hosts for as long as they train.
-    ("running", Cue.RANKS_ENDED, (Guard.RANKS_ENDED_WELL, Guard.LAST_HOST)): ("running", (Cue.ALL_RANKS_ENDED,)),
-    ("running", Cue.RANKS_ENDED, (Guard.RANKS_ENDED_WELL,)): ("running", (_TELL_RANKS_ENDED,)),
-    ("running", Cue.ALL_RANKS_ENDED, ()): ("leaving", (Mark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("running", Cue.RANKS_ENDED, (StopGuard.RANKS_ENDED_WELL, StopGuard.LAST_HOST)): (
+        "running",
+        (Cue.ALL_RANKS_ENDED,),
+    ),
+    ("running", Cue.RANKS_ENDED, (StopGuard.RANKS_ENDED_WELL,)): ("running", (_TELL_RANKS_ENDED,)),
+    ("running", Cue.ALL_RANKS_ENDED, ()): ("leaving", (StopMark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
     ("stopping", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
     ("stopping", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
-    ("stopping", Cue.RANKS_ENDED, (Guard.TRAIN_ENDS_LAUNCHER, Guard.LAST_HOST)): (
+    ("stopping", Cue.RANKS_ENDED, (StopGuard.TRAIN_ENDS_LAUNCHER, StopGuard.LAST_HOST)): (
         "leaving",
         (Arm.RANKS_END, Cue.ALL_RANKS_ENDED),
     ),
-    ("stopping", Cue.RANKS_ENDED, (Guard.TRAIN_ENDS_LAUNCHER,)): ("leaving", (Arm.RANKS_END, _TELL_RANKS_ENDED)),
+    ("stopping", Cue.RANKS_ENDED, (StopGuard.TRAIN_ENDS_LAUNCHER,)): ("leaving", (Arm.RANKS_END, _TELL_RANKS_ENDED)),
     ("stopping", Cue.RANKS_ENDED, ()): ("leaving", (Arm.STOPPED_LAUNCHER,)),
     # If the script was a shell that died of the signal, the processes that it left may be the real program: they keep
     # the rest of the grace.
     ("stopping", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL)),
-    ("failing", Cue.STOP, (Guard.LAUNCHER_WAITS,)): ("failing", (PlainAction.LOG_NO_RANK, Cue.RANKS_ENDED)),
-    ("failing", Cue.STOP, (Guard.NOTHING_AT_WORK,)): ("failing", (PlainAction.LOG_NO_RANK,)),
+    ("failing", Cue.STOP, (StopGuard.LAUNCHER_WAITS,)): ("failing", (PlainAction.LOG_NO_RANK, Cue.RANKS_ENDED)),
+    ("failing", Cue.STOP, (StopGuard.NOTHING_AT_WORK,)): ("failing", (PlainAction.LOG_NO_RANK,)),
     ("failing", Cue.STOP, ()): ("failing", (PlainAction.FORWARD_SIGNAL,)),
     ("failing", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
     ("failing", Cue.DEADLINE, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
-    ("failing", Cue.RANKS_ENDED, (Guard.LAUNCHER_ADDS_NOTHING,)): (
+    ("failing", Cue.RANKS_ENDED, (StopGuard.LAUNCHER_ADDS_NOTHING,)): (
         "leaving",
         (Arm.LAUNCHER, PlainAction.KILL_LAUNCHER),
     ),
     ("failing", Cue.RANKS_ENDED, ()): ("leaving", (Arm.LAUNCHER,)),
     ("failing", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
-    ("leaving", Cue.ALL_RANKS_ENDED, ()): ("leaving", (Mark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.ALL_RANKS_ENDED, ()): ("leaving", (StopMark.JOB_DONE, PlainAction.KILL_LAUNCHER, Arm.LAUNCHER)),
     ("leaving", Cue.DEADLINE, ()): ("stopping launcher", (PlainAction.TERMINATE_LAUNCHER, Arm.LAUNCHER)),
     ("leaving", Cue.STOP_AGAIN, ()): ("killing", (PlainAction.KILL_ALL, Arm.KILL)),
     ("leaving", Cue.ALL_ENDED, ()): ("sweeping", (PlainAction.TERMINATE_LEFTOVERS, Arm.OPTIONAL, Arm.SWEEP)),
@@ -170,7 +176,7 @@ TABLE: dict[tuple[State, Cue, tuple[Guard, ...]], tuple[State, tuple[Answer, ...
 }
 
 
-def answer(state: State, cue: Cue, holds: Callable[[Guard], bool]) -> tuple[State, tuple[Answer, ...]]:
+def answer(state: State, cue: Cue, holds: Callable[[StopGuard], bool]) -> tuple[State, tuple[Answer, ...]]:
     """Return the next state and the answers of the first row for *state* and *cue* whose guards all hold.
 
     A cue for which there is no row changes nothing.

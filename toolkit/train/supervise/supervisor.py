@@ -23,13 +23,13 @@ from toolkit.train.supervise.deferred_work import DeferredWork
 from toolkit.train.supervise.guardian import Guardian
 from toolkit.train.supervise.hang import HangSettings
 from toolkit.train.supervise.kernel import PR_SET_CHILD_SUBREAPER, keep_freed_memory, prctl
-from toolkit.train.supervise.link import Link, LogRules
+from toolkit.train.supervise.link import HostLink, LogRules
 from toolkit.train.supervise.liveness import Liveness
 from toolkit.train.supervise.outlet import STALLED_STOP_S
 from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.signals import Signals, stops
 from toolkit.train.supervise.stop_actions import HurryConsole, JobAction, TellStop
-from toolkit.train.supervise.stop_facts import Facts
+from toolkit.train.supervise.stop_facts import HostFacts
 from toolkit.train.supervise.stop_machine import StopMachine
 
 
@@ -51,7 +51,7 @@ class Supervisor:
         marker: str,
         python: str,
         alone: bool,
-        link: Link | None = None,
+        link: HostLink | None = None,
         hang: HangSettings | None = None,
         rules: LogRules | None = None,
         once_running: Callable[[], None] = lambda: None,
@@ -92,7 +92,7 @@ class Supervisor:
         """Handle the signals and the events of other hosts that came while no phase was running."""
         stops = [entry for entry in self.take_signals() if isinstance(entry, Stop)]
         for event in (*stops, *self.take_events()):
-            for action in self.machine.note_for_job(event, Facts(now_ns=time.monotonic_ns())):
+            for action in self.machine.note_for_job(event, HostFacts(now_ns=time.monotonic_ns())):
                 self.carry_out(action)
 
     def take_events(self) -> list[Heard]:

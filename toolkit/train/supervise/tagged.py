@@ -5,7 +5,7 @@ from collections.abc import Callable
 from toolkit.train.supervise import bars
 from toolkit.train.supervise.relay import LineMonitor, Stream
 from toolkit.train.supervise.screen import Screen
-from toolkit.train.supervise.tags import Said, Speaker, Tagged
+from toolkit.train.supervise.tags import Speaker, SpokenText, TagSplitter
 
 Voice = Callable[[Speaker], tuple[bytes, LineMonitor | None]]
 
@@ -13,7 +13,7 @@ Voice = Callable[[Speaker], tuple[bytes, LineMonitor | None]]
 class TaggedStream(Stream):
     """One stream of mpirun, shared by its ranks. *voice* gives a speaker's prefix and monitor."""
 
-    def __init__(self, fd: int, outlet: Screen, tagged: Tagged, voice: Voice) -> None:
+    def __init__(self, fd: int, outlet: Screen, tagged: TagSplitter, voice: Voice) -> None:
         super().__init__(fd, outlet, way="shared")
         self._tagged = tagged
         self._voice = voice
@@ -51,7 +51,7 @@ class TaggedStream(Stream):
             self._voices[speaker] = self._voice(speaker)
         return self._voices[speaker]
 
-    def _show(self, pieces: list[Said]) -> None:
+    def _show(self, pieces: list[SpokenText]) -> None:
         texts_by_speaker: dict[Speaker, list[bytes]] = {}
         lines: list[bytes | memoryview] = []
         for speaker, text in pieces:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from toolkit.job.plan import TaggedBy
 from toolkit.train.supervise import bars
-from toolkit.train.supervise.lines import Lines
+from toolkit.train.supervise.lines import LineBuffer
 
 TAGS: dict[TaggedBy, bytes] = {
     "openmpi4": rb"\[1,(\d+)\]<std(?:out|err|diag)>:",
@@ -31,15 +31,15 @@ MAPPED = rb"Data for node: (\S+)|Process rank: (\d+)|Data for proc: \[[^\],]*,(\
 
 # A rank and its host ("" if unknown); None is mpirun itself.
 Speaker = tuple[int, str] | None
-Said = tuple[Speaker, bytes]
+SpokenText = tuple[Speaker, bytes]
 
 
-def _newest_state(lines: Lines) -> bytes:
+def _newest_state(lines: LineBuffer) -> bytes:
     lines.take(bars.kept_from(lines.held()))
     return lines.held()
 
 
-class Places:
+class RankHosts:
     """The host of each rank, from mpirun's map. *hosts*: the job's host names by mpirun's, where these differ."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
@@ -64,13 +64,13 @@ class Places:
         return self._found.get(rank, "")
 
 
-class Tagged:
+class TagSplitter:
     """Splits one stream of mpirun by rank. Its two streams share *places*: the map comes only on stdout."""
 
-    def __init__(self, by: TaggedBy, places: Places) -> None:
+    def __init__(self, by: TaggedBy, places: RankHosts) -> None:
         self._tag = re.compile(TAGS[by])
         self._places = places
-        self._lines: dict[bytes, Lines] = {}
+        self._lines: dict[bytes, LineBuffer] = {}
         self._speakers: dict[bytes, Speaker] = {}
         self._open = b""
         self._cut = b""
@@ -80,13 +80,13 @@ class Tagged:
         """True if a line is unfinished."""
         return any(lines.held_bytes for lines in self._lines.values())
 
-    def feed(self, block: bytes) -> list[Said]:
+    def feed(self, block: bytes) -> list[SpokenText]:
         """Return the lines that *block* completes, with their speakers and without tags, in order of completion.
 
-        A line above 1 MiB comes in pieces (lines.Lines).
+        A line above 1 MiB comes in pieces (lines.LineBuffer).
         """
         block = self._whole_tags(self._cut + block)
-        pieces: list[Said] = []
+        pieces: list[SpokenText] = []
         parts = self._tag.split(block)
         for token, text in zip((self._open, *parts[1::2]), parts[::2], strict=True):
             end = text.find(b"\n") + 1
@@ -97,16 +97,16 @@ class Tagged:
             self._open = b"" if text.endswith(b"\n") else token
         return pieces
 
-    def states(self) -> list[Said]:
+    def states(self) -> list[SpokenText]:
         """Return the unfinished lines without removing them; drop all states of a bar but the last."""
         return self._held(_newest_state)
 
-    def flush(self) -> list[Said]:
+    def flush(self) -> list[SpokenText]:
         """Remove all unfinished lines and return them."""
-        pieces: list[Said] = []
+        pieces: list[SpokenText] = []
         self._take(pieces, self._open, self._cut)
         self._cut = b""
-        return pieces + self._held(Lines.flush)
+        return pieces + self._held(LineBuffer.flush)
 
     def _whole_tags(self, block: bytes) -> bytes:
         """Return *block* without a possible beginning of a tag at its end, which is kept for the next block."""
@@ -119,18 +119,18 @@ class Tagged:
         self._cut = block[start:]
         return block[:start]
 
-    def _take(self, completed: list[Said], token: bytes, text: bytes) -> None:
+    def _take(self, completed: list[SpokenText], token: bytes, text: bytes) -> None:
         if not text:
             return
         lines = self._lines.get(token)
         if lines is None:
-            lines = self._lines[token] = Lines()
+            lines = self._lines[token] = LineBuffer()
         pieces = (text,) if text.endswith(b"\n") and not lines.held_bytes else lines.feed(text)
         if not token:
             self._places.read(b"".join(pieces))
         completed += [(self._speakers.get(token) or self._speaker(token), piece) for piece in pieces if piece]
 
-    def _held(self, give: Callable[[Lines], bytes]) -> list[Said]:
+    def _held(self, give: Callable[[LineBuffer], bytes]) -> list[SpokenText]:
         return [(self._speaker(token), text) for token, lines in self._lines.items() if (text := give(lines))]
 
     def _speaker(self, token: bytes) -> Speaker:

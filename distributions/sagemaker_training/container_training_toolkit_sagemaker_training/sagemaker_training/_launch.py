@@ -19,7 +19,7 @@ import msgspec
 
 from sagemaker_training import errors
 from toolkit.records import decode
-from toolkit.train.entry_point import Answer, Request
+from toolkit.train.entry_point import ScriptAnswer, ScriptRequest
 from toolkit.train.own_module import own_module
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -28,7 +28,7 @@ CALLED = {kind.__name__: kind for kind in (
 )}  # fmt: skip
 
 
-def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
+def run(request: ScriptRequest, *, wait: bool) -> "subprocess.Popen[bytes]":
     """Run *request* and return its process. *wait*: return when it has ended.
 
     Raises:
@@ -102,16 +102,16 @@ class _Living(list["subprocess.Popen[bytes]"]):
             process.send_signal(number)
 
 
-def _answer(answers: IO[bytes], code: int) -> Answer:
+def _answer(answers: IO[bytes], code: int) -> ScriptAnswer:
     answers.seek(0)
     text = answers.read()
     if text:
-        return decode(text, Answer, "the answer of toolkit.cli.entry_point")
+        return decode(text, ScriptAnswer, "the answer of toolkit.cli.entry_point")
     cause = f"the script's supervisor ended with {code} and left no answer"
-    return Answer(exit_code=code or 1, kind="ExecuteUserScriptError", cause=cause)
+    return ScriptAnswer(exit_code=code or 1, kind="ExecuteUserScriptError", cause=cause)
 
 
-def _error(told: Answer) -> errors.ClientError:
+def _error(told: ScriptAnswer) -> errors.ClientError:
     """Return the exception for a failed script. Its `return_code` becomes the job's exit code."""
     kind = CALLED.get(told.kind)
     error: errors.ClientError

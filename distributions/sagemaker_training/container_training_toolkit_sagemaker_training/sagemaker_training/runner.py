@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sagemaker_training import _launch, environment
-from toolkit.train.entry_point import Request
+from toolkit.train.entry_point import ScriptRequest
 
 
 class RunnerType(enum.Enum):
@@ -42,7 +42,7 @@ class Runner:
         uri: str = "",
     ) -> None:
         self.identifier = identifier
-        self._request = Request(
+        self._request = ScriptRequest(
             uri=uri,
             entry=user_entry_point,
             arguments=tuple(str(token) for token in args),

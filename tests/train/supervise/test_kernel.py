@@ -9,7 +9,7 @@ import pytest
 # The faults of allocating and freeing 2,000 blocks of 256 KiB, four at a time, as the relay does.
 FAULTS = """
 import resource, sys
-from toolkit.supervise.kernel import keep_freed_memory
+from toolkit.train.supervise.kernel import keep_freed_memory
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 if sys.argv[1] == "kept":

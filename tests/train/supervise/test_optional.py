@@ -11,10 +11,10 @@ import os, sys
 from pathlib import Path
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.log import Log
-from toolkit.supervise.console import Console
-from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.phases import run_phase
-from toolkit.supervise.signals import Signals
+from toolkit.train.supervise.console import Console
+from toolkit.train.supervise.supervisor import Supervisor
+from toolkit.train.supervise.phases import run_phase
+from toolkit.train.supervise.signals import Signals
 
 folder, optional, service = Path(sys.argv[1]), sys.argv[2] == "optional", sys.argv[3:]
 shell, environ = "/bin/sh", {"PATH": os.defpath}

@@ -44,7 +44,7 @@ sys.modules["encodings.idna"] = None
 from tests.supervise.test_waiting import wait
 from toolkit.check.network import resolve
 from toolkit.job.plan import Resolves
-from toolkit.peers.lookup import addresses
+from toolkit.train.peers.lookup import addresses
 code, _ = wait([Resolves(host="localhost", within_s=30), Resolves(host="127.0.0.1", within_s=30)])
 print(code, len(resolve(["localhost"], within_s=30)), bool(addresses("localhost", 1)))
 """

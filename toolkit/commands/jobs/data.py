@@ -19,20 +19,24 @@ HostStatus = Literal["succeeded", "failed", "stopped", "running", "unfinished", 
 
 
 class HostData(Record, frozen=True, kw_only=True):
-    """One host of a job. `output`: its output folder (/opt/ml/output).
-
-    `exit_code`: of its `train`. `cause`: what happened on this host, which need not be the cause of the job's failure.
-    `logs`: what it printed: the whole host's log, or one file for each rank; empty: none was kept.
-    """
+    """One host of a job."""
 
     name: str
+    """Its name in the job."""
     output: Path
+    """Its output folder (/opt/ml/output)."""
     status: HostStatus
+    """How it ended."""
     exit_code: int | None = None
+    """The exit code of its `train`."""
     cause: str = ""
+    """What happened on this host, which need not be the cause of the job's failure."""
     outcome: Outcome | None = None
+    """Its outcome.json."""
     failure: str = ""
+    """The text of its file `failure`, masked."""
     logs: tuple[Path, ...] = ()
+    """What it printed: one file for the whole host, or one for each rank; empty: none was kept."""
 
     @property
     def metrics(self) -> Path:
@@ -61,38 +65,48 @@ class HostData(Record, frozen=True, kw_only=True):
 
 
 class JobData(Record, frozen=True, kw_only=True):
-    """A job, as its folder has it. Times: seconds since the epoch; None: not known.
-
-    `outcome`: the job's, from the host of the cause. `end_s`: None also while the job runs. `billable_s`: hosts times
-    seconds, as the platform reported them; None: no such report, `billable` then derives it. `metrics`: the last value
-    of each, as the platform reported it. `notes`: one sentence for each file that could not be used, and the
-    platform's own notes. `mask`: masks the job's secrets in a text; apply it to all that scripts have said.
-
-    `managed_spot`: spot interruptions were asked for. `earlier`: the starts that they ended, each as a job itself, with
-    `checkpoint_s`, the last change of its checkpoints; hosts, outcome and logs are those of the last start. `waited_s`:
-    between the starts; `waits_since_s`: since when the job waits for its next start.
-    """
+    """A job, as its folder has it. Times are seconds since the epoch. None: not known."""
 
     name: str
+    """Its name; that of its folder, if no report of the platform has one."""
     folder: Path
+    """Its folder."""
     status: JobStatus
+    """How it ended, or that it runs."""
     hosts: tuple[HostData, ...]
+    """Its hosts; after a spot interruption those of the last start."""
     exit_code: int | None = None
+    """The exit code of the job."""
     reason: str = ""
+    """The platform's reason of the failure, or the first host's file `failure`."""
     failed_host: str = ""
+    """The host of the cause of the failure."""
     stopped_by: str = ""
+    """The platform's secondary status of a job that it stopped."""
     outcome: Outcome | None = None
+    """The outcome of the host of the cause."""
     start_s: float | None = None
+    """When it began."""
     end_s: float | None = None
+    """When it ended; None also while it runs."""
     billable_s: float | None = None
+    """Hosts times seconds, as the platform reported them; None: no such report, `billable` derives them."""
     notes: tuple[str, ...] = ()
+    """One sentence for each file that could not be used, and the platform's own notes."""
     managed_spot: bool = False
+    """True: spot interruptions were asked for."""
     interruptions: tuple[Interruption, ...] = ()
+    """The spot interruptions, oldest first."""
     earlier: tuple["JobData", ...] = ()
+    """The starts that interruptions ended, each as a job itself."""
     checkpoint_s: float | None = None
+    """The last change of the checkpoints of a start that an interruption ended."""
     waited_s: float = 0.0
+    """Seconds between the starts."""
     waits_since_s: float | None = None
+    """Since when the job waits for its next start."""
     mask: Callable[[str], str] = mask_text
+    """Masks the job's secrets in a text; apply it to all that scripts have printed."""
 
     @property
     def restarts(self) -> tuple[Restart, ...]:

@@ -46,31 +46,36 @@ class Toleration(Record, frozen=True, kw_only=True):
 
 
 class Choices(Record, frozen=True, kw_only=True):
-    """What a manifest needs besides the job file.
-
-    `cpus`, `gpus`, `memory` (as "64Gi"): of each host; 0 and "": not said. `notice_s`: Slurm sends the script SIGUSR1
-    so long before the time limit. `user`: the containers' user as UID or UID:GID, "" for the image's own.
-
-    Of Kubernetes: `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME
-    or NAME/FOLDER; a channel that is named as one of these is channel.NAME. `suffix`: ends the names, so that each run
-    has its own. `node_labels`: of the nodes to run on.
-    `secrets`: Secrets whose keys are variables of the pods. `pull_secrets`: for the image's registry.
-    """
+    """The options of `toolkit render` that a manifest needs besides the job file."""
 
     image: str = ""
+    """The image of the containers."""
     cpus: int = 0
+    """CPUs of each host; 0: the image's or the cluster's choice."""
     gpus: int = 0
+    """GPUs of each host."""
     memory: str = ""
+    """Memory of each host, as "64Gi"; empty: the cluster's choice."""
     shm: str = "1Gi"
+    """The size of each container's /dev/shm."""
     notice_s: int | None = None
+    """Slurm sends the script SIGUSR1 so many seconds before the time limit."""
     user: str = ""
+    """The containers' user as UID or UID:GID; empty: the image's own."""
     claims: dict[str, str] = {}
+    """Kubernetes: CLAIM or CLAIM/FOLDER by channel (`channel_keys`), or by a name of PLACES."""
     suffix: str = ""
+    """Kubernetes: ends the names, so that each run has its own."""
     node_labels: dict[str, str] = {}
+    """Kubernetes: labels of the nodes to run on."""
     tolerations: tuple[Toleration, ...] = ()
+    """Kubernetes: taints of nodes that the pods tolerate."""
     secrets: tuple[str, ...] = ()
+    """Kubernetes: Secrets whose keys are variables of the pods."""
     pull_secrets: tuple[str, ...] = ()
+    """Kubernetes: Secrets for the image's registry."""
     service_account: str = ""
+    """Kubernetes: the pods' service account."""
 
 
 def document(job_file: JobFile) -> dict[str, Any]:

@@ -1,14 +1,17 @@
-"""A page as JSON. page.schema.json, beside this file, is its schema (JSON Schema, draft 2020-12).
+"""Writes a page as JSON. page.schema.json, beside this file, is its schema (JSON Schema, draft 2020-12).
 
 `python -m toolkit.commands.report.document` writes the schema anew.
 """
 
-from inspect import cleandoc
+import ast
+from inspect import cleandoc, getsource
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from toolkit.commands.report import model
 from toolkit.commands.report.model import Page
 from toolkit.records import encode
 
@@ -28,10 +31,30 @@ def build_schema() -> dict[str, Any]:
     page_schema = msgspec.json.schema(Page)
     for name in WITH_GAPS:
         page_schema["$defs"]["Line"]["properties"][name]["items"] = {"type": ["number", "null"]}
-    for kind in page_schema["$defs"].values():
+    for name, kind in page_schema["$defs"].items():
         if "description" in kind:
             kind["description"] = cleandoc(kind["description"])
+        descriptions = _read_field_descriptions(name)
+        for key, value in kind["properties"].items():
+            if key in descriptions:
+                value["description"] = descriptions[key]
     return {"$schema": DIALECT, "title": "A report of toolkit", **page_schema}
+
+
+def _read_field_descriptions(name: str) -> dict[str, str]:
+    """Return the docstrings below the fields of the model's class *name*, by the fields' names in JSON."""
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(getattr(model, name))}
+    (definition,) = ast.parse(getsource(getattr(model, name))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        names[field.target.id]: docstring.value.value
+        for field, docstring in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(docstring, ast.Expr)
+        and isinstance(docstring.value, ast.Constant)
+        and isinstance(docstring.value.value, str)
+    }
 
 
 if __name__ == "__main__":

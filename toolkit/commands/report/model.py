@@ -1,7 +1,7 @@
 """A report as data: sections of tables, charts, heat maps and log lines, which the renderers write in one shape each.
 
-`toolkit report` and `toolkit compare` build a Page; html, text, markdown and JSON show the same one. Numbers are whole
-here: a renderer rounds them for the eye, and the CSV of a chart or table has them unrounded.
+`toolkit report` and `toolkit compare` build a Page; html, text, markdown and JSON show the same one. Numbers are not
+rounded here: a renderer rounds them for the eye, and the CSV of a chart or table has them as they are.
 """
 
 from collections.abc import Iterable
@@ -11,37 +11,45 @@ from msgspec import field
 
 from toolkit.records import Record
 
-# What the x of a chart counts. "time": seconds since the epoch; "elapsed": seconds since the job's start.
+# The quantity on the x axis of a chart. "time": seconds since the epoch; "elapsed": seconds since the job's start.
 AxisKind = Literal["time", "elapsed", "step", "epoch", "value"]
-# How a line speaks: of a finding or an outcome. "bad" and "warn" are shown with a word, not by colour alone.
+# The colour of a finding or an outcome. "bad" and "warn" are shown with a word, not by colour alone.
 Tone = Literal["plain", "good", "warn", "bad"]
 Cell = str | float | int | None
 
 
 class Axis(Record, frozen=True, kw_only=True):
-    """`unit` "" where the quantity has none (a loss, a count). `low`, `high`: fixed ends, None: of the data."""
+    """An axis of a chart: a quantity with its unit and, if they are fixed, its ends."""
 
     name: str
+    """The quantity, as it is written beside the axis."""
     unit: str = ""
+    """Empty if the quantity has none (a loss, a count)."""
     kind: AxisKind = "value"
+    """How its values are written: as times, durations, steps, epochs or numbers."""
     low: float | None = None
+    """The fixed lower end; None: the least value."""
     high: float | None = None
+    """The fixed upper end; None: the greatest value."""
 
 
 class Line(Record, frozen=True, kw_only=True):
-    """One line of a chart: `mean[i]` is what was measured from `x[i]` on until the next.
-
-    `low` and `high`, of the same length or empty: the least and the greatest value of that time. A gap is NaN.
-    `source`: where the values can be read (file and column). `shown`: False: hidden until the reader asks for it.
-    """
+    """One line of a chart. A gap is NaN."""
 
     name: str
+    """Its name in the legend."""
     x: tuple[float, ...]
+    """Where each value begins, ascending."""
     mean: tuple[float, ...]
+    """`mean[i]` is the mean of what was measured from `x[i]` on until `x[i + 1]`."""
     low: tuple[float, ...] = ()
+    """The least value of each span, or empty."""
     high: tuple[float, ...] = ()
+    """The greatest value of each span, or empty."""
     source: str = ""
+    """The file and column where the values can be read."""
     is_shown: bool = field(default=True, name="shown")
+    """False: the line is hidden until the reader asks for it."""
 
 
 class Mark(Record, frozen=True, kw_only=True):
@@ -54,42 +62,59 @@ class Mark(Record, frozen=True, kw_only=True):
 
 
 class Chart(Record, frozen=True, kw_only=True, tag=True):
-    """Lines over one x axis. Charts with the same `cursor` share cursor and zoom. `style` "bars": one bar for each x of
-    each line. `formula`: how the values were made. `folded`: one of many that matter less: shown if the reader asks."""
+    """Lines over one x axis."""
 
     id: str
+    """Its anchor in the page."""
     title: str
+    """Its heading."""
     x: Axis
+    """The horizontal axis."""
     y: Axis
+    """The vertical axis."""
     lines: tuple[Line, ...]
+    """The lines, in the order of the legend."""
     marks: tuple[Mark, ...] = ()
+    """Moments and spans that are marked on the x axis."""
     cursor: str = ""
+    """Charts with the same value share cursor and zoom."""
     style: Literal["lines", "bars", "points"] = "lines"
+    """How a line is drawn; "bars": as one bar for each x."""
     formula: str = ""
+    """How the values were made."""
     folded: bool = False
+    """True: one of many charts that matter less, shown if the reader asks for it."""
 
 
 class HeatMap(Record, frozen=True, kw_only=True, tag=True):
-    """`values[row][column]`: of `rows[row]` from `x[column]` until the next; None: nothing measured. Darker is more.
-
-    `top`: the value that is darkest.
-    """
+    """A grid of values over one x axis. Darker is more."""
 
     id: str
+    """Its anchor in the page."""
     title: str
+    """Its heading."""
     x: Axis
+    """The horizontal axis."""
     value: Axis
+    """The quantity of the cells."""
     rows: tuple[str, ...]
+    """The names of the rows."""
     columns: tuple[float, ...]
+    """Where each column begins, ascending."""
     values: tuple[tuple[float | None, ...], ...]
+    """`values[row][column]`: of `rows[row]`, from `columns[column]` until the next; None: nothing measured."""
     top: float
+    """The value that is darkest."""
     marks: tuple[Mark, ...] = ()
+    """Moments and spans that are marked on the x axis."""
     cursor: str = ""
+    """Charts and heat maps with the same value share cursor and zoom."""
     formula: str = ""
+    """How the values were made."""
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """`unit` is shown in the head; `formula`: how the numbers were made."""
+    """The head of a column of a table. `unit` is shown in it; `formula`: how the numbers were made."""
 
     name: str
     unit: str = ""
@@ -97,14 +122,20 @@ class Column(Record, frozen=True, kw_only=True):
 
 
 class Table(Record, frozen=True, kw_only=True, tag=True):
-    """`rows`: as many cells as columns each. `total`: a last row of sums."""
+    """Rows of cells, as many in each as there are columns."""
 
     id: str
+    """Its anchor in the page."""
     title: str
+    """Its heading."""
     columns: tuple[Column, ...]
+    """The heads."""
     rows: tuple[tuple[Cell, ...], ...]
+    """The cells. Numbers are not rounded: a renderer does that."""
     total: tuple[Cell, ...] = ()
+    """A last row of sums, or empty."""
     note: str = ""
+    """A sentence below the table."""
 
 
 # A column of `make_table`: its name, or its name, unit and formula.
@@ -142,41 +173,62 @@ class Shares(Record, frozen=True, kw_only=True, tag=True):
     """Parts that add up to `total`, as one divided bar and a table."""
 
     id: str
+    """Its anchor in the page."""
     title: str
+    """Its heading."""
     unit: str
+    """The unit of the parts and of the total."""
     parts: tuple[Part, ...]
+    """The parts, in the order of the bar."""
     total: float
+    """The sum of the parts."""
     note: str = ""
+    """A sentence below the table."""
 
 
 class Box(Record, frozen=True, kw_only=True):
-    """A box in row *row* of Boxes, from *start* to *end*. `kind`: a place in Boxes.kinds. `mark`: one character, for a
-    terminal. `label`: what is written in it where it fits; `text`: more of it, for who points at it."""
+    """A box in Boxes."""
 
     row: int
+    """The index of its row in `Boxes.rows`."""
     start: float
+    """Its left end on the x axis."""
     end: float
+    """Its right end on the x axis."""
     kind: int = 0
+    """The index of its colour in `Boxes.kinds`."""
     mark: str = "#"
+    """One character for each of its cells on a terminal."""
     label: str = ""
+    """The text in the box, where it fits."""
     text: str = ""
+    """A longer text, for who points at it."""
 
 
 class Boxes(Record, frozen=True, kw_only=True, tag=True):
-    """Boxes in rows over one x axis, without scripts: what each device did when, or the parts of a whole by level.
+    """Boxes in rows over one x axis, drawn without scripts.
 
-    `kinds`: what the colours mean, seven at most. `key`: what the marks mean, for a terminal.
+    They show what each device did when, or the parts of a whole by level.
     """
 
     id: str
+    """Its anchor in the page."""
     title: str
+    """Its heading."""
     x: Axis
+    """The horizontal axis."""
     rows: tuple[str, ...]
+    """The names of the rows."""
     boxes: tuple[Box, ...]
+    """The boxes of all rows."""
     kinds: tuple[str, ...] = ()
+    """What the colours mean, seven at most."""
     key: str = ""
+    """What the marks mean, for a terminal."""
     note: str = ""
+    """A sentence below the drawing."""
     formula: str = ""
+    """How the ends were made."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -213,17 +265,23 @@ class Section(Record, frozen=True, kw_only=True):
 
 
 class Page(Record, frozen=True, kw_only=True):
-    """A whole report. `status`: the first word, "failed"; `summary`: what happened, in a sentence.
-
-    `made_by`: toolkit and version. `live`: the job still runs; the page is asked for again every `refresh_s` seconds.
-    """
+    """A whole report."""
 
     title: str
+    """The job's name, or the names of the jobs that are compared."""
     status: str
+    """The first word: "failed", "cheaper"."""
     tone: Tone
+    """How the status is coloured."""
     summary: str
+    """What happened, in a sentence."""
     sections: tuple[Section, ...]
+    """The sections, in their order."""
     made_by: str
+    """The toolkit and its version."""
     made_at_s: float
+    """When the page was made, in seconds since the epoch."""
     live: bool = False
+    """True: the job still runs, and the browser asks for the page again."""
     refresh_s: float = 2.0
+    """Seconds until it asks again."""

@@ -31,36 +31,51 @@ RUNTIME = "train_runtime"  # Hugging Face's Trainer: seconds of the whole traini
 
 
 class Curve(Record, frozen=True, kw_only=True):
-    """Values of one metric over `x`: steps, epochs or counts, as `kind` says. `time_s`: since the epoch."""
+    """Values of one metric."""
 
     name: str
+    """The metric."""
     kind: str
+    """What `x` counts: "step", "epoch" or "value"."""
     x: tuple[float, ...]
+    """Steps, epochs, or the numbers of the values."""
     y: tuple[float, ...]
+    """The values."""
     time_s: tuple[float, ...]
+    """When each was read, in seconds since the epoch."""
 
 
 class ComparedJob(Record, frozen=True, kw_only=True):
-    """A job to compare. None: not known from its files.
-
-    `parts`: by how many GPUs, or else processes or hosts, its time is divided; `part`: which of these. `step_s`:
-    seconds by step, of the slowest rank. `throughput`: values by time.
-    """
+    """A job to compare. None: its files do not tell."""
 
     label: str
+    """Its short name in the page."""
     job: JobData
+    """The job, as its folder has it."""
     training_s: float | None
+    """Seconds from its start to its end."""
     billable_s: float | None
+    """Seconds that are paid for, all hosts together."""
     epochs: Epochs | None
+    """The latencies of its epochs."""
     epoch_count: float | None
+    """How many epochs it ran."""
     parts: int
+    """By how many GPUs, or else processes or hosts, its time is divided."""
     part: str
+    """Which of these `parts` counts: "GPU", "process" or "host"."""
     loss: Curve | None
+    """Its loss."""
     throughput: Curve | None
+    """Its throughput, by time."""
     step_s: dict[int, float]
+    """Seconds by step, of the slowest rank."""
     step_source: str
+    """Where `step_s` comes from, in words."""
     findings: tuple[Finding, ...]
+    """What the rules found."""
     runtime_s: float | None = None
+    """Seconds of the training alone, as Hugging Face's Trainer reports them."""
 
     @property
     def steady_throughput(self) -> float | None:

@@ -12,17 +12,26 @@ LEAST_EPOCHS = 2  # The first holds the compilation; a steady one is needed besi
 
 
 class Savings(Record, frozen=True, kw_only=True):
-    """What a job saves against the native one; None: cannot be said. Percentages are of the native job."""
+    """The savings of a job against the native one, in percent of the native job. None: not known."""
 
     actual: float | None
+    """Of billable seconds."""
     potential: float | None
+    """Of the latency of the last epoch."""
     potential_interval: Interval | None
+    """The interval of the mean latency of all epochs but the first."""
     speedup: float | None
+    """The gain of throughput."""
     overhead_s: float | None
+    """Seconds that the first epoch took longer than the last."""
     break_even: BreakEven | None
+    """The epoch from which on the job is ahead."""
     step: float | None
+    """Of the seconds of the steps that both jobs have."""
     step_interval: Interval | None
+    """The interval of `step`."""
     break_even_step: BreakEven | None
+    """The step from which on the job is ahead."""
 
 
 def compute_savings(native: ComparedJob, other: ComparedJob) -> Savings:

@@ -33,18 +33,22 @@ NAMES = ("start-up", "data", "straggler", "checkpoints", "lost", "idle", "traini
 
 
 class JobTimes(Record, frozen=True, kw_only=True):
-    """Times of a job, seconds since the epoch. `failures`: those that ended attempts, ascending; `failed`: the last of
-    them ended the job. `saved`: when a checkpoint was seen, besides those that steps tell of. `ranks_began`: when the
-    first rank of each host was started, for hosts whose steps were not measured. `interrupted`: the platform took the
-    hosts, so that nothing but `saved` outlived them."""
+    """The times of a job by which its seconds are divided, in seconds since the epoch."""
 
     start_s: float
+    """When the job began."""
     end_s: float
+    """When it ended."""
     failures: tuple[float, ...] = ()
+    """When attempts ended with a failure, ascending."""
     failed: bool = False
+    """True: the last of `failures` ended the job."""
     saved: tuple[float, ...] = ()
+    """When checkpoints were seen, besides those that the steps show."""
     ranks_began: Mapping[str, float] = {}
+    """By host: when its first rank was started, for hosts whose steps were not measured."""
     interrupted: bool = False
+    """True: the platform took the hosts, so that nothing but `saved` outlived them."""
 
 
 def divide_time(

@@ -17,19 +17,24 @@ _Request = tuple[str, int, int]
 
 
 class TracePair(Record, frozen=True, kw_only=True):
-    """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's.
-
-    `attempt`: of the ranks, 0 for the first.
-    """
+    """The traces of two ranks that one request asked for."""
 
     window: str
+    """The name of the first rank's window."""
     first: ChromeTrace
+    """The trace of the rank whose window began first."""
     second: ChromeTrace
+    """The trace of the other rank."""
     first_rank: int
+    """The rank of `first`."""
     second_rank: int
+    """The rank of `second`."""
     first_host: str
+    """The host of `first`."""
     second_host: str
+    """The host of `second`."""
     attempt: int = 0
+    """The attempt of the ranks, 0 for the first."""
 
     def of(self, slow: int, host: str) -> "tuple[ChromeTrace, ChromeTrace, int] | None":
         """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
@@ -41,18 +46,20 @@ class TracePair(Record, frozen=True, kw_only=True):
 
 
 class TracedJob(Record, frozen=True, kw_only=True):
-    """What was traced. `window`: the name of the newest window; `traces`: of its ranks, at most MOST_RANKS.
-
-    `ranks`: how many traced it. `pairs`: requests that exactly two ranks answered, by time. `unread`: why files could
-    not be used.
-    """
+    """The traces of a job that its page shows."""
 
     listings: tuple[Listing, ...] = ()
+    """What each rank says of its traces."""
     window: str = ""
+    """The name of the window that is shown."""
     traces: tuple[ChromeTrace, ...] = ()
+    """The traces of its ranks, at most MOST_RANKS."""
     ranks: int = 0
+    """How many ranks traced it."""
     pairs: tuple[TracePair, ...] = ()
+    """The requests that exactly two ranks answered, by time."""
     unread: tuple[str, ...] = ()
+    """Why files could not be used."""
 
 
 def read_traces(job: JobData) -> TracedJob:

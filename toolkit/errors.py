@@ -55,7 +55,7 @@ def within(prefix: str) -> Iterator[None]:
 
 
 class UserError(ToolkitError):
-    """What the user submitted is wrong: the entry point, the source, a requirement (EX_CONFIG of sysexits.h)."""
+    """The user's submission is wrong: the entry point, the source, a requirement (EX_CONFIG of sysexits.h)."""
 
     blame = "user"
     exit_code = exit_codes.MISCONFIGURED
@@ -78,14 +78,21 @@ class PlatformError(ToolkitError):
     prefix = "PlatformError"
 
 
-# What a path that the user named cannot be used for; another try ends the same.
+# Errors that are due to the path that the user named; another try ends the same.
 _OF_PATHS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ELOOP,
     errno.ENAMETOOLONG,
 )
 
 
-# What the next try may not meet: a network file system that is away, a host without free descriptors or memory.
+# Errors that another try may not meet: a network file system that is away, a host without free descriptors or memory.
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
@@ -100,13 +107,13 @@ def is_of_path(error: OSError) -> bool:
 
 
 def of_document(error: OSError) -> "type[ContractError | PlatformError]":
-    """Return what to raise for a document that could not be read: PlatformError (75) where another try may help."""
+    """Return the class of the error to raise for an unreadable document: PlatformError (75) if another try may help."""
     return PlatformError if may_pass(error) else ContractError
 
 
 def of_path(error: OSError, message: str = "it cannot be used") -> ToolkitError | None:
-    """Return what to tell of *error*: 78 where its path cannot be used by anybody who tries again, 75 where it may;
-    None where it is of no path. *message* says what went wrong."""
+    """Return *error* as a UserError (78) if its path is wrong, a PlatformError (75) if another try may help, None if it
+    names no path. *message* says what went wrong."""
     if error.filename is None:
         return None
     kind = UserError if is_of_path(error) else PlatformError

@@ -29,7 +29,7 @@ _FIXED = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class UnfitError(OSError):
-    """The file is not what a document is: `strerror` says what was found."""
+    """The file cannot be a document: `strerror` names what it is."""
 
 
 def read(path: Path | str, limit_bytes: int = DOCUMENT_BYTES) -> bytes:

@@ -1,4 +1,4 @@
-"""Walks folders: the one place where the toolkit lists folders that others write.
+"""Walks folders: the only place where the toolkit lists folders that others write.
 
 `os.walk`, `Path.glob` and `Path.rglob` pass over a folder that cannot be listed as if it were empty, and `Path.exists`
 differs from `os.path.exists` in which errors it takes for "no". Here only ENOENT means that nothing is there. Any other
@@ -62,7 +62,7 @@ def matching(folder: Path | str, pattern: str, unreadable: Unreadable) -> list[P
 
 
 def fail(error: OSError) -> NoReturn:
-    """The handler of readers who cannot go on without the folder."""
+    """Raise *error*: the handler of readers who cannot go on without the folder."""
     raise error
 
 

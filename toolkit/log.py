@@ -27,20 +27,28 @@ LEAST_SECRET = 6
 LEAST_SECRET_NUMBER = 8
 # Words of the toolkit's reports: a secret that is one of them is masked only next to its name (docs/secrets.md).
 _OWN_WORDS = (
-    *(
-        "succeeded",
-        "success",
-        "failed",
-        "failure",
-        "complete",
-        "completed",
-        "stopped",
-        "stopping",
-        "running",
-        "started",
-    ),
-    *("killed", "training", "toolkit", "script", "platform", "reporting", "warning", "errors", "status", "signal"),
-    *("launcher", "container"),
+    "succeeded",
+    "success",
+    "failed",
+    "failure",
+    "complete",
+    "completed",
+    "stopped",
+    "stopping",
+    "running",
+    "started",
+    "killed",
+    "training",
+    "toolkit",
+    "script",
+    "platform",
+    "reporting",
+    "warning",
+    "errors",
+    "status",
+    "signal",
+    "launcher",
+    "container",
 )
 # The depth to which nested JSON in hyperparameters is searched for names.
 _DEPTH = 8

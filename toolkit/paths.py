@@ -1,4 +1,4 @@
-"""Encodes paths as text: the one place where a name of any bytes gets into a JSON document, a label or a message.
+"""Encodes paths as text: the only place where a name of any bytes becomes part of a JSON document, label or message.
 
 A file's name on Linux is bytes. Python gives those that are not UTF-8 as lone surrogates, which JSON encoders, sockets
 and terminals refuse. In a document such a byte is a NUL and two hexadecimal digits: no path holds a NUL, so the text of

@@ -1,4 +1,4 @@
-"""Pure: what a terminal shows of a line that goes back over itself."""
+"""Pure: applies backspaces to a line, as a terminal does."""
 
 from toolkit.patterns import lazy
 

@@ -1,4 +1,4 @@
-"""`toolkit batch SCRIPT|JOB`: the largest batch that fits into memory, native, compiled, and as else is asked."""
+"""`toolkit batch SCRIPT|JOB`: find the largest batch that fits into memory, native, compiled and in other variants."""
 
 import argparse
 import os

@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return 0 if all(trial.counts) else 1
 
 
-class _Seen:
-    """What the definitions of one name captured."""
+class _Captured:
+    """The values, steps and first lines that the definitions of one name captured."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -84,7 +84,7 @@ class _Trial:
 
     def __init__(self, definitions: tuple[Definition, ...]) -> None:
         self._definitions = definitions
-        self._seen = {definition.name: _Seen() for definition in definitions}
+        self._seen = {definition.name: _Captured() for definition in definitions}
         self._lines = 0
         self._has_quotes = False  # Lines of transformers 5.
 
@@ -137,7 +137,7 @@ class _Trial:
             yield text
 
 
-def _summary(captured: _Seen, lines: int) -> list[str]:
+def _summary(captured: _Captured, lines: int) -> list[str]:
     if not captured.values:
         return [f"  nothing captured from {many(lines, 'line')}"]
     values = captured.values

@@ -1,4 +1,4 @@
-"""What is known of a job and its hosts after their folders were read."""
+"""The values that a job and its hosts have after their folders were read."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The end of what a host printed."""
+"""Reads the last lines that a host printed."""
 
 import re
 from collections.abc import Callable

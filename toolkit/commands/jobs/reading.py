@@ -1,4 +1,4 @@
-"""Reads a job from its folder. A damaged or missing file costs what it would have said, and a note names it."""
+"""Reads a job from its folder. A damaged or missing file leaves its facts out, and a note names it."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence

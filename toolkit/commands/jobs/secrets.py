@@ -1,5 +1,7 @@
-"""What `toolkit report` needs to mask the secrets of a job's environment: a file of digests beside each host's /opt/ml,
-for its owner alone. The values stand nowhere."""
+"""Writes and reads the digests of a job's secrets, with which `toolkit report` masks them.
+
+The file of digests is beside each host's /opt/ml, for its owner alone. The secrets themselves are in no file.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a job began and ended, from the times in its hosts' files, for jobs without a platform's report."""
+"""Finds the start and the end of a job in its hosts' files, for jobs without a platform's report."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

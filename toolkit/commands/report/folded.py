@@ -1,4 +1,4 @@
-"""Pure: what text and Markdown say in place of the charts that the HTML page folds."""
+"""Pure: leaves out the charts that the HTML page folds, for text and Markdown."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Pure: which findings of the native job are cleared in another one, which are still there, and which are new."""
+"""Pure: compares findings: those that another job cleared, those still there, and those that are new."""
 
 from collections.abc import Sequence
 

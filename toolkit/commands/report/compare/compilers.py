@@ -1,4 +1,4 @@
-"""Pure: what the compilers of two or more jobs did, side by side."""
+"""Pure: sets the compilers of two or more jobs side by side."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +32,7 @@ ROWS: tuple[tuple[str, Quantity], ...] = (
 
 
 def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
-    """Return what each job's compiler did, of the first host that reported it; none if no job asked for one."""
+    """Return the compiler's report of the first host of each job that has one; none if no job asked for a compiler."""
     jobs = (native, *others)
     compilations = {
         job.label: next((compilation for _, compilation in compiler.read_compilations(job.job)), None) for job in jobs

@@ -1,4 +1,4 @@
-"""Pure: how long each epoch of a job took, from what its script printed.
+"""Pure: reads the seconds of each epoch of a job from what its script printed.
 
 The best source that a job has is taken, in this order:
 

@@ -1,4 +1,4 @@
-"""The top kernels, on a CPU operators, of each job that was traced, and its collectives, beside the native one's."""
+"""Builds the tables of the top kernels (on a CPU operators) and the collectives of the jobs, side by side."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ MISSING = '{jobs}: no trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the
 
 
 def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
-    """Return a table of the top kernels before and after, and what is missing for it."""
+    """Return a table of the top kernels before and after, and a sentence on jobs without a trace."""
     traces = {job.label: _read_figures(job) for job in jobs}
     missing = [label for label, ran_operators in traces.items() if ran_operators is None]
     operators = {label: () if trace is None else trace.operators for label, trace in traces.items()}
@@ -39,7 +39,7 @@ def build_blocks(jobs: Sequence[ComparedJob]) -> list[Block]:
 
 
 def _build_collectives(traces: Mapping[str, TraceFigures]) -> list[Block]:
-    """Return a table of the collectives of each job: those that a change brings, or saves, are seen there."""
+    """Return a table of the collectives of each job, which shows those that a change adds or saves."""
     calls = {label: _sum_communication(job_figures) for label, job_figures in traces.items()}
     collectives = sorted({name for job_calls in calls.values() for name in job_calls})
     if not collectives:

@@ -1,4 +1,4 @@
-"""What of a job is compared: read from its folder once."""
+"""Reads the measurements of a job that are compared, once, from its folder."""
 
 import math
 import re
@@ -87,7 +87,7 @@ class ComparedJob(Record, frozen=True, kw_only=True):
 
 
 def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None, gpus: int | None) -> ComparedJob:
-    """Return what of *job* is compared. *epochs*, *gpus*: as the user says, None: as the files say."""
+    """Return *job* with its measurements. *epochs*, *gpus*: the user's numbers; None: those of the files."""
     metrics = _take_first_rank(samples(job.folder))
     ended_s = now_s if job.status == "running" else job.end_s
     found_epochs = find_in_metrics(metrics, job.start_s) or _find_epochs_in_logs(job)

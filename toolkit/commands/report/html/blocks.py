@@ -1,4 +1,4 @@
-"""The blocks of a Page as the templates and the scripts of the HTML page take them."""
+"""Converts the blocks of a Page to what the templates and the scripts of the HTML page take."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Two ranks' traces beside each other: what the slow one does more, by operator."""
+"""Builds the table of two ranks' traces: the operators in which the slow one spends more time."""
 
 from toolkit.commands.report.model import Table, make_table
 from toolkit.commands.report.sections.traced import TracePair
@@ -14,8 +14,8 @@ MILLI = 1e3
 
 
 def compare_pair(pair: TracePair) -> Table:
-    """Return the difference of *pair*, whichever is the slow one: the longer step; in a job in which all ranks' steps
-    take equally long, the one that the other waits for."""
+    """Return the table of *pair*. The slow rank is the one with the longer step; if the steps of all ranks take equally
+    long, it is the rank that the other waits for."""
     slow, healthy = pair.first, pair.second
     ranks = pair.first_rank, pair.second_rank
     change = compare_traces(slow, healthy)
@@ -30,7 +30,7 @@ def compare_pair(pair: TracePair) -> Table:
 def build_difference_table(
     name: str, window: str, slow: ChromeTrace, healthy: ChromeTrace, slow_rank: int, healthy_rank: int
 ) -> Table:
-    """Return the table with the id *name* of what *slow* does more than *healthy*, the largest difference first."""
+    """Return the table *name* of the operators that take *slow* longer than *healthy*, the largest difference first."""
     compared = compare_traces(slow, healthy)
     slow_name, healthy_name = f"rank {slow_rank}", f"rank {healthy_rank}"
     return make_table(

@@ -1,4 +1,4 @@
-"""A job that asked for a compiler: what was decided and why, the trial's figures, compilations, the steady step."""
+"""Builds the section "compiler": the decision and its reason, the trial's figures, compilations, the steady step."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -44,20 +44,20 @@ def build_blocks(material: Material) -> list[Block]:
 
 
 def read_compilations(job: JobData) -> list[tuple[str, Compilation]]:
-    """Return what the compiler did on each host of *job* that reported it, with the host's name."""
+    """Return the names of the hosts of *job* that reported their compiler, each with its report."""
     outcomes = ((host.name, host.outcome) for host in job.hosts)
     return [(name, outcome.compiler) for name, outcome in outcomes if outcome is not None and outcome.compiler]
 
 
 def describe_decision(compilation: Compilation) -> str:
-    """Return what a compiler decided and why, in one sentence or two."""
+    """Return the compiler's decision and its reason, in a sentence or two."""
     if compilation.compile == "off":
         return _join_reason("off", compilation.reason)
     return _join_reason(STATES[compilation.state], compilation.reason)
 
 
 def describe_autocast(compilation: Compilation) -> str:
-    """Return what was decided of bfloat16 and why."""
+    """Return the decision on bfloat16 and its reason."""
     state = {"bf16": "bfloat16", "off": "off", "trial": STATES["trial"]}[compilation.autocast_state]
     return _join_reason(state, compilation.autocast_reason)
 

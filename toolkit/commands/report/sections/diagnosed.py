@@ -1,4 +1,4 @@
-"""The findings of a job: those of the running monitor, and those of the same rules over the files that it left."""
+"""Reads and makes the findings of a job: the running monitor's, and those of the same rules over the files it left."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The evidence of a finding about a slow rank: what that rank does more than a healthy one, by operator.
+"""Builds the evidence of a finding about a slow rank: the operators in which it spends more time than a healthy one.
 
-The monitor has both ranks trace five steps when it finds this. Where it did not, traces that the job took anyway serve.
+When the monitor finds a slow rank, it lets both ranks trace five steps. If it did not, the job's own traces are used.
 """
 
 from toolkit.commands.report.model import Block, Words
@@ -28,7 +28,7 @@ NO_TRACE = (
 
 
 def find_pairs(material: Material) -> list[TracePair]:
-    """Return the pairs of traces that stand with a finding."""
+    """Return the pairs of traces that are shown with a finding."""
     return [pair for finding in material.findings if (pair := _find_pair(material, finding)) is not None]
 
 

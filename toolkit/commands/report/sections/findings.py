@@ -1,4 +1,4 @@
-"""What is wrong or wasteful: each finding with its numbers, what would refute it, and one change to try."""
+"""Builds the section "findings": each finding with its numbers, what would refute it, and one change to try."""
 
 from toolkit.commands.report.model import Block, Table, Tone, Words, make_table
 from toolkit.commands.report.sections import evidence
@@ -45,7 +45,7 @@ def label_finding(group: FoldedFinding, *, restarted: bool = False) -> str:
 
 
 def choose_tone(finding: Finding) -> Tone:
-    """Return how a finding speaks: one that may stop a job is an error."""
+    """Return the tone of a finding; one that may stop a job is an error."""
     return {"record": "plain", "warn": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
 
 

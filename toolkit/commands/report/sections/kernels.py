@@ -1,4 +1,4 @@
-"""What ran on the devices, from traces: kernels, on a CPU operators; who waits for whom; slow and healthy ranks."""
+"""Builds the section "kernels" from traces: kernels (on a CPU operators), waiting ranks, slow beside healthy ranks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -36,7 +36,7 @@ MICRO = 1e6
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
-    shown_ids = {id(pair) for pair in evidence.find_pairs(material)}  # Those of a finding stand there.
+    shown_ids = {id(pair) for pair in evidence.find_pairs(material)}  # They are shown with their finding.
     other_pairs = tuple(pair for pair in material.traced.pairs if id(pair) not in shown_ids)
     step_counts = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
     return build_trace_blocks(msgspec.structs.replace(material.traced, pairs=other_pairs), step_counts)
@@ -66,7 +66,7 @@ def build_trace_blocks(traced: TracedJob, step_counts: Mapping[int, int] | None 
 
 
 def _describe_sample(traced: TracedJob, ran: Sequence[TraceFigures], step_counts: Mapping[int, int]) -> str:
-    """Say which share of the run the tables stand for."""
+    """Return a sentence on the share of the run that was traced."""
     first = ran[0]
     text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
     text += f", {format_duration(first.span_s)} with {count_words(len(first.steps), 'step')}"
@@ -284,7 +284,7 @@ def _build_histogram(name: str, title: str, groups: Mapping[str, Sequence[float]
 
 
 def _describe_straggler(ranks: RankComparison) -> list[Block]:
-    """Say which rank the others wait for; nothing of a single rank."""
+    """Name the rank that the others wait for; return nothing for a single rank."""
     clocks = (
         "" if ranks.clocks == "same host" else " Clocks of the hosts were laid upon each other by collectives' ends."
     )

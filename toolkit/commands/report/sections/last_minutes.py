@@ -1,4 +1,4 @@
-"""The last two minutes: cause, last lines, memory against its limit, GPUs and steps of all hosts on one cursor."""
+"""Builds the section "last-minutes": cause, last lines, and memory, GPUs and steps of all hosts on one cursor."""
 
 import re
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ def choose_window(material: Material) -> Window | None:
 
 
 def _warn_of_memory(material: Material, window: Window) -> list[Block]:
-    """Say in words how near to its limit the memory of each host came."""
+    """Return a warning for each host that used 90 % or more of its memory."""
     blocks: list[Block] = []
     for host, samples in material.samples.items():
         used = build_line(samples, "memory/container/used_bytes", host, window, points=None)

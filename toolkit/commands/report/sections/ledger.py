@@ -1,4 +1,4 @@
-"""Pure: divides the time that is paid for among what it was spent on.
+"""Pure: divides the paid time by what it was spent on.
 
 Each rank's time, from the job's start to its end, is cut into spans that do not overlap; a host's second is divided
 among its ranks. So the parts add up to the whole exactly, and what no measurement explains is a part of its own.

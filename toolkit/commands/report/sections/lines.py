@@ -1,4 +1,4 @@
-"""Charts and heat maps of samples: the columns that were measured, as lines over the time of day."""
+"""Builds charts and heat maps of samples: the measured columns, as lines over the time of day."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The end of every host's log, that of the host of the cause first."""
+"""Builds the section "log": the last lines of every host's log, beginning with the host of the cause."""
 
 from toolkit.commands.jobs.data import HostData
 from toolkit.commands.report.model import Block, Lines, Words

@@ -1,4 +1,4 @@
-"""The moments of a job that charts over time mark: restarts, findings, the failure."""
+"""Lists the moments of a job that charts over time mark: restarts, findings, the failure."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
+"""Holds the job and its files for the sections; each file is opened once, and only if a section asks for it."""
 
 from functools import cached_property
 from pathlib import Path
@@ -37,17 +37,17 @@ class Material:
 
     @property
     def start_s(self) -> float | None:
-        """When the job began."""
+        """The start of the job."""
         return self.job.start_s
 
     @property
     def end_s(self) -> float | None:
-        """When the job ended; now, if it still runs."""
+        """The end of the job; the time *now_s* if it still runs."""
         return self.now_s if self.job.status == "running" else self.job.end_s
 
     @property
     def failed_s(self) -> float | None:
-        """When the first failure happened, None if nothing failed or nobody noted it."""
+        """The time of the first failure, None if nothing failed or no time was recorded."""
         outcome = self.job.outcome
         if outcome is None or outcome.status != "failed":
             return None
@@ -93,14 +93,14 @@ class Material:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules found, by time. While the job runs, the monitor's own findings are enough."""
+        """The findings by time; while the job runs, the monitor's alone."""
         if self.job.status == "running" or not self._has_numpy:
             return diagnosed.read_live_findings(self.job)
         return diagnosed.diagnose_job(self.job)
 
     @property
     def why_unmeasured(self) -> str:
-        """Why there are no samples or steps, and what would provide them."""
+        """A sentence on why there are no samples or steps, and how to get them."""
         if not self._has_numpy and any(host.is_monitored for host in self.job.hosts):
             return NO_NUMPY
         return NO_MONITOR

@@ -1,4 +1,4 @@
-"""Memory operations of traces: copies between host and GPU, memsets, allocations."""
+"""Builds the section "memory" from traces: copies between host and GPU, memsets, allocations."""
 
 from toolkit.commands.report.model import Block, Table, Words, make_table
 from toolkit.commands.report.sections.material import Material

@@ -1,4 +1,4 @@
-"""Loss and other captured metrics, by step where the log says the step, else by time."""
+"""Builds the section "metrics": loss and other captured metrics, by step if the log has the step, else by time."""
 
 import math
 import re

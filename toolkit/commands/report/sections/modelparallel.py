@@ -1,4 +1,4 @@
-"""A model parallel job: which module was on which device, the recorded timeline of microbatches, memory by device."""
+"""Builds the section "modelparallel": the device of each module, the timeline of microbatches, memory by device."""
 
 from pathlib import Path
 

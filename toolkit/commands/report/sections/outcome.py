@@ -1,4 +1,4 @@
-"""The first screen: how the job ended, why, who, and what to do about it."""
+"""Builds the first screen: how the job ended, the cause, the rank and host, and what to do about it."""
 
 import re
 from collections import Counter
@@ -80,7 +80,7 @@ def summarise(material: Material) -> str:
 
 
 def describe_cause(job: JobData) -> str:
-    """Return why the job ended as it did, as whole as it is known."""
+    """Return the cause of the job's end, as completely as it is known."""
     vanished = [host.name for host in job.hosts if host.status == "vanished"]
     if job.status == "failed" and job.failed_host in vanished:
         return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."

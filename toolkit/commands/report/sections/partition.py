@@ -1,4 +1,4 @@
-"""A partition decision, drawn: what each device has, which module is on which device, what crosses between them."""
+"""Builds the page of a partition decision: the load of each device, its modules, and the transfers between devices."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -71,7 +71,7 @@ METHODS = {
 
 
 def explain_decision(decision: PartitionDecision) -> str:
-    """Return why the modules are where they are, in a sentence or two."""
+    """Return the reason of the decision, in a sentence or two."""
     if not decision.is_edited:
         return decision.reason
     edited = f"The assignment was edited: it is no longer that of the {decision.method} method."
@@ -83,7 +83,7 @@ def explain_decision(decision: PartitionDecision) -> str:
 
 
 def measure_scale(decision: PartitionDecision, tree: Module) -> cost.CostScale:
-    """Return what costs are shares of: the whole model's memory, and its computing and transfers."""
+    """Return the whole of which costs are shares: the model's memory, and its computing and transfers."""
     loads = cost.compute_loads(tree, decision.assignment, decision.devices)
     memory = sum(load.parameter_bytes + load.activation_bytes for load in loads)
     time_s = sum(load.compute_s + load.transfer_s / 2 for load in loads)

@@ -1,4 +1,4 @@
-"""Step times: how they are distributed, which stand out, and which rank took long in which step."""
+"""Builds the section "steps": the distribution of step times, the outliers, and a heat map of ranks and steps."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""The machines: for each host lines of CPU, memory, pressure, disk, network and GPUs, and one heat map."""
+"""Builds the section "system": for each host charts of CPU, memory, pressure, disk, network, GPUs, and a heat map."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What happened when, on which host: one list of all hosts' events, and the processes that ran."""
+"""Builds the section "timeline": one list of all hosts' events, and a chart of the ranks that ran."""
 
 from toolkit.commands.report.model import Axis, Block, Cell, Chart, Line, Words, make_table
 from toolkit.commands.report.sections.findings import label_finding

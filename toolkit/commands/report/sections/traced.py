@@ -1,4 +1,4 @@
-"""The traces that a report shows: the newest window of all ranks, and pairs of ranks that one request asked for."""
+"""Reads the traces for a report: the newest window of all ranks, and pairs of ranks that one request named."""
 
 import re
 

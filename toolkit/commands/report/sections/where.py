@@ -1,4 +1,4 @@
-"""Where the time went: what is paid for, divided among what it was spent on, in seconds and in money."""
+"""Builds the section "where-time-went": the paid seconds, divided by what they were spent on, also in money."""
 
 import stat
 from collections.abc import Sequence

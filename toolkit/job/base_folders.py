@@ -37,9 +37,9 @@ def current() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        found = f"found that it was removed or cannot be read ({error.strerror})"
+        reason = f"found that it was removed or cannot be read ({error.strerror})"
         hint = "Start train in a folder that exists."
-        raise ContractError(f"expected a current folder, {found}", where="train", hint=hint) from None
+        raise ContractError(f"expected a current folder, {reason}", where="train", hint=hint) from None
 
 
 def below(base: str, environ: Mapping[str, str], *, name: str = "TOOLKIT_BASE") -> Folders:

@@ -10,21 +10,22 @@ AutocastMode = Literal["bf16", "auto", "off"]
 
 
 class Compiler(Record, frozen=True, kw_only=True):
-    """What the job asks for. `compile`, `autocast`: on or bf16 without a trial, auto: kept only if it is faster.
-
-    `budget_s`: what compiling may take before it is given up, None: as long as it takes. `cache`: the folder for
-    compiled code, across jobs. `debug`: the compiler's own files are kept in `dump`.
-    """
+    """The settings of the compiler in a job's ranks."""
 
     compile: CompileMode = "off"
+    """"on": without a trial; "auto": kept only if it is faster."""
     autocast: AutocastMode = "off"
+    """"bf16": without a trial; "auto": kept only if it is faster."""
     budget_s: float | None = None
+    """The most that compiling may take before it is given up; None: no limit."""
     cache: Path
+    """The folder for compiled code, across jobs."""
     debug: bool = False
+    """The compiler's own files are kept in `dump`."""
     dump: Path
 
     @property
-    def is_asked(self) -> bool:
+    def is_on(self) -> bool:
         return self.compile != "off" or self.autocast != "off"
 
 

@@ -38,6 +38,6 @@ def limit_error(number: int, open_files: tuple[int, int] | None = None) -> Platf
     return None
 
 
-def _error(wanted: str, number: int, limit: str, hint: str) -> PlatformError:
-    found = f"{os.strerror(number)} ({limit})" if limit else os.strerror(number)
-    return PlatformError(f"expected {wanted} on this host, found: {found}", hint=hint)
+def _error(resource: str, number: int, limit: str, hint: str) -> PlatformError:
+    reason = f"{os.strerror(number)} ({limit})" if limit else os.strerror(number)
+    return PlatformError(f"expected {resource} on this host, found: {reason}", hint=hint)

@@ -20,20 +20,19 @@ UPLOAD_MARGIN_S = 40.0
 
 
 class Script(Record, frozen=True, kw_only=True):
-    """The user's program. `entry` is relative to `folder`, or a module's name, or "module:function" for a plug-in.
-
-    program: a .py file; module: started with -m; package: installed with pip, then started with -m;
-    command: a shell script or any executable; plugin: a framework's own entry point.
-    `through`: the program that starts a command which the kernel cannot execute, as ("/bin/sh",) if it has no "#!".
-    `flaw`: what is wrong with a command's text, which may fail for it, and how to mend it; "" for nothing.
-    """
+    """The user's program."""
 
     entry: str
+    """Relative to `folder`, or a module's name, or "module:function" for a plug-in."""
     kind: Literal["program", "module", "package", "command", "plugin"]
+    """program: a .py file; module: started with -m; package: installed with pip, then started with -m; command: a shell
+    script or any executable; plugin: a framework's own entry point."""
     folder: Path
     argument_style: ArgumentStyle = "sagemaker"
     through: tuple[str, ...] = ()
+    """The program that starts a command which the kernel cannot execute, as ("/bin/sh",) if it has no "#!"."""
     flaw: str = ""
+    """What is wrong with a command's text, which may fail for it, and how to mend it; "" for nothing."""
 
 
 class Folders(Record, frozen=True, kw_only=True):
@@ -41,14 +40,19 @@ class Folders(Record, frozen=True, kw_only=True):
 
     base: Path
     config: Path
+    """The documents."""
     code: Path
+    """The user's code."""
     data: Path
+    """A folder for each channel."""
     model: Path
     output: Path
     output_data: Path
     intermediate: Path
+    """Uploaded while the script runs."""
     checkpoints: Path
     scratch: Path
+    """Private to the runs of one base and user."""
 
     @property
     def failure(self) -> Path:
@@ -103,8 +107,8 @@ class Job(Record, frozen=True, kw_only=True):
     @property
     def processes_per_host(self) -> int:
         """The number of ranks on each host: as the job asks, else GPUs, else Neuron cores, else 1."""
-        asked = self.strategy.processes_per_host or self.settings.processes_per_host
-        return asked or self.machine.accelerators or 1
+        chosen = self.strategy.processes_per_host or self.settings.processes_per_host
+        return chosen or self.machine.accelerators or 1
 
     @property
     def may_use_mpirun(self) -> bool:

@@ -11,26 +11,26 @@ INTERVAL_S, SHORTEST_S, LONGEST_S = 0.5, 0.1, 60.0
 
 
 class DebuggerFiles(Record, frozen=True, kw_only=True):
-    """The files of SageMaker Debugger's profiler that a job asks for.
-
-    `folder`: LocalPath. A file is closed when it has `most_bytes`, or after `most_s`. `sampled_s`: samples are written
-    for so many seconds from the job's start, None: until its end.
-    """
+    """The files of SageMaker Debugger's profiler that a job asks for."""
 
     folder: Path
+    """LocalPath."""
     most_bytes: int = 10 << 20
+    """A file is closed when it has this size."""
     most_s: float = 60.0
+    """A file is closed after this time."""
     sampled_s: float | None = None
+    """How long samples are written, from the job's start; None: until its end."""
 
 
 class Monitor(Record, frozen=True, kw_only=True):
-    """The system monitor of a job.
-
-    `interval_s`: the time between two samples. `rules`: profiler rule configurations as the SDK writes them in
-    its request; none means ProfilerReport. `parameters`: ProfilingParameters as they were given.
-    """
+    """The system monitor of a job."""
 
     interval_s: float = INTERVAL_S
+    """The time between two samples."""
     debugger: DebuggerFiles | None = None
+    """None: the job asks for no files of the Debugger."""
     rules: tuple[dict[str, Any], ...] = ()
+    """Profiler rule configurations as the SDK writes them in its request; none means ProfilerReport."""
     parameters: dict[str, Any] = {}
+    """ProfilingParameters, unchanged."""

@@ -11,28 +11,30 @@ RANKS = "ranks"
 
 
 class MonitorConfig(Record, frozen=True, kw_only=True):
-    """`host`: this host's name; `attempt`: 1, then more with each restart of the ranks.
-
-    `output`: the job's output folder; the monitor writes to `folder`, output/monitor. `ranks`: the file in which
-    `train` lists ranks as they start. `status`: the folder of the ranks' status pages and rings of steps.
-    `metrics_bytes`: what metrics.jsonl held before this attempt.
-    `latest`: where the newest sample goes, for the exporters; None: there are none.
-    `compares`: the ranks that the rules of this monitor compare: of this "host" (which has no link to others), of the
-    whole "job" (the leader), or "none" (the leader's monitor compares this host's).
-    `gpus`: the command of the process that asks NVML, empty where the host has no NVIDIA GPU.
-    """
+    """The configuration of a host's monitor for one attempt."""
 
     monitor: Monitor
     host: str
+    """This host's name."""
     attempt: int
+    """1, then more with each restart of the ranks."""
     output: Path
+    """The job's output folder; the monitor writes to `folder`, output/monitor."""
     ranks: Path
+    """The file in which `train` lists ranks as they start."""
     status: Path
+    """The folder of the ranks' status pages and rings of steps."""
     cores: int
+    """The number of cores of the host."""
     gpus: tuple[str, ...] = ()
+    """The command of the process that asks NVML, empty where the host has no NVIDIA GPU."""
     latest: Path | None = None
+    """The file of the newest sample, for the exporters; None: there are none."""
     metrics_bytes: int = 0
+    """The length of metrics.jsonl before this attempt."""
     compares: Literal["host", "job", "none"] = "host"
+    """The ranks that the rules of this monitor compare: of this "host" (which has no link to others), of the whole
+    "job" (the leader), or "none" (the leader's monitor compares this host's)."""
 
     @property
     def folder(self) -> Path:

@@ -56,109 +56,117 @@ Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
-    """How a process is stopped: a signal to it alone first, SIGKILL to all that is left after `grace_s`.
-
-    `failure_s`: the most that ranks get after another one failed. `as_one`: the launcher ends all hosts' ranks once it
-    hears that one ended, so while the job stops it hears of none before every host's have ended. `with_ranks`: the
-    launcher has nothing to do once the job's ranks have ended, and is ended then.
-    """
+    """How a process is stopped: a signal to it alone first, SIGKILL to all that is left later."""
 
     grace_s: float = 20.0
+    """The time from the signal to SIGKILL."""
     failure_s: float = 30.0
+    """The most that ranks get after another one failed."""
     as_one: bool = False
+    """The launcher ends all hosts' ranks once it hears that one ended. So while the job stops, it hears of none before
+    every host's have ended."""
     with_ranks: bool = False
+    """The launcher has nothing to do once the job's ranks have ended, and is ended then."""
 
 
 TaggedBy = Literal["openmpi4", "openmpi5", "mpich"]
 
 
 class Tags(Record, frozen=True, kw_only=True):
-    """That a launcher puts its ranks' lines out itself, tagged as this mpirun does it.
-
-    `hosts`: the job's names of hosts by the launcher's, where these differ.
-    """
+    """How mpirun tags the output of its ranks."""
 
     by: TaggedBy
     hosts: dict[str, str] = {}
+    """Maps mpirun's names of hosts to the job's, where they differ."""
 
 
 class ProcessSpec(Record, frozen=True, kw_only=True):
-    """A process to start. `environ` is complete. argv[0] is looked up in environ's PATH.
-
-    `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank,
-    that it will start by itself (torchrun); they come back to `train` through the rank shim if `has_rank_shim`.
-    `rank_python`: the interpreter of the ranks of a launcher that starts RANK_WRAPPER in its place ("": it does not).
-    `rank_variables`: where such a rank finds its rank and local rank. `own_variables`: those that it has as they stand
-    in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
-    this process has besides, and its ranks have not. `mpi_role`: what it asks of `train` besides
-    ranks. "agent": mpirun asks for daemons on other hosts; "daemon": the process asks for the command that it becomes.
-    `rank_aliases`: variables that a rank gets with the values of others, {"OMPI_COMM_WORLD_RANK": "RANK"}.
-    `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
-    to start, is none of the job's; `gives`: what the job lacks once it has ended. `masked`: its output is relayed line
-    by line, with secrets masked.
-    """
+    """A process to start."""
 
     name: str
     argv: tuple[str, ...]
+    """argv[0] is looked up in the PATH of `environ`."""
     environ: dict[str, str]
+    """The complete environment."""
     cwd: Path
     stop: StopPolicy
     rank: int | None = None
+    """The global rank that this process is; None: it is no rank."""
     starts_ranks: tuple[int, ...] = ()
+    """The global ranks, by local rank, that a launcher such as torchrun starts by itself."""
     has_rank_shim: bool = False
+    """The launcher starts the rank shim in place of each rank, and the shim asks `train` to start the rank."""
     rank_python: str = ""
+    """The interpreter of the ranks of a launcher that starts RANK_WRAPPER in its place; "": it does not."""
     rank_variables: tuple[str, str] = ("RANK", "LOCAL_RANK")
+    """The variables in which such a rank finds its rank and local rank."""
     rank_aliases: dict[str, str] = {}
+    """Variables that a rank gets with the values of others: {"OMPI_COMM_WORLD_RANK": "RANK"}."""
     own_variables: tuple[str, ...] = ()
+    """Variables that each rank gets from `environ` (set or unset), even if the launcher changed them."""
     own_environ: bool = False
+    """Each rank gets all variables from `environ`, even if the launcher changed them."""
     launcher_environ: dict[str, str] = {}
+    """Variables of this process that its ranks do not get."""
     mpi_role: Literal["", "agent", "daemon"] = ""
+    """"agent": mpirun asks `train` for daemons on other hosts; "daemon": the process asks `train` for the command that
+    it becomes."""
     tags: Tags | None = None
+    """How the output of ranks is tagged that this process relays; None: it relays none."""
     optional: bool = False
+    """A service whose failure, also to start, does not fail the job."""
     gives: str = ""
+    """What the job lacks once an optional service has ended, for the log."""
     masked: bool = False
+    """Its output is relayed line by line, with secrets masked."""
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A step of the plan: what must be there first, and the process whose end ends it.
-
-    `failure` opens its failure text. The step is skipped where the file `skip_if` exists. `together`: no host begins it
-    before all are ready. `services` are started before `main` and ended after it; one that fails while it runs fails
-    the step, unless it is optional. `serves_all`: they serve other hosts, too, and stay until every host's main has
-    ended; once the leader's has, the others have a moment to end, and are then ended. Without the link they stay, on
-    any host but the leader, until nothing listens at `served` any more. `leads`: this is the leader's. `ranks_join`: a
-    rank may wait, at some time after its start, for all others to join it: it can see when one of them has ended.
-    """
+    """A step of the plan: its needs, and the process whose end ends it."""
 
     name: str
     main: ProcessSpec
     needs: tuple[Need, ...] = ()
+    """The conditions that must hold before it begins."""
     failure: PhaseFailure = "ExecuteUserScriptError"
+    """The kind that its failure text begins with."""
     skip_if: Path | None = None
+    """The step is skipped where this file exists."""
     together: bool = False
+    """No host begins it before all are ready."""
     services: tuple[ProcessSpec, ...] = ()
+    """Processes that are started before `main` and ended after it. One that fails while `main` runs fails the step,
+    unless it is optional."""
     serves_all: bool = False
+    """The services serve other hosts, too, and stay until every host's main has ended. Once the leader's has, the
+    others have a moment to end, and are then ended."""
     leads: bool = False
+    """This is the leader's."""
     ranks_join: bool = False
+    """A rank may wait, at some time after its start, for all others to join it: it can see when one of them has
+    ended."""
     served: Listens | None = None
+    """Without the link, the services of any host but the leader stay until nothing listens here any more."""
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """What `train` starts on this host.
-
-    `phase` runs the script. `installing`: the phase before it, which `toolkit check` shows; `train` makes its own once
-    the script is in place. `modules`: those that the script's interpreter must have. `choice`: which of several ways
-    was chosen. `notes`: warnings for the log.
-    """
+    """The processes that `train` starts on this host."""
 
     launcher: str
+    """The launcher's name."""
     role: Literal["alone", "leader", "follower"]
     phase: Phase
+    """The step that runs the script."""
     installing: Phase | None = None
+    """The step before it, which `toolkit check` shows; `train` makes its own once the script is in place."""
     world_size: int = 1
+    """The total number of ranks."""
     modules: tuple[str, ...] = ()
+    """Modules that the script's interpreter must have."""
     choice: str = ""
+    """Which of several ways was chosen, and why."""
     notes: tuple[str, ...] = ()
+    """Warnings for the log."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -15,21 +15,21 @@ Epoch = Annotated[float, Meta(ge=0.0, le=1e11)]
 
 
 class RankWork(Record, frozen=True, kw_only=True):
-    """Means over the newest *steps* steps of *rank* on *host*, in seconds; a phase that was not measured counts 0.
-
-    `own_backward_s`: backward without the wait for other ranks at its end. `start_s`, `end_s`: when the first and the
-    last of these steps ended, since the epoch.
-    """
+    """Means over a rank's newest steps; a phase that was not measured counts 0."""
 
     host: Name
     rank: Rank
     steps: Count
+    """The number of these steps."""
     start_s: Epoch
+    """When the first of these steps ended, since the epoch."""
     end_s: Epoch
+    """When the last of them ended, since the epoch."""
     step_s: Seconds
     data_s: Seconds
     forward_s: Seconds
     own_backward_s: Seconds
+    """Backward without the wait for other ranks at its end."""
     optimizer_s: Seconds
     checkpoint_s: Seconds
 
@@ -48,14 +48,15 @@ class TraceAsked(Record, frozen=True, kw_only=True):
 
 
 class OwnWork(Record, frozen=True, kw_only=True):
-    """What the monitor of a host tells `train`: the own work of its ranks, and on the leader the newest trace that it
-    asks for."""
+    """The message of a host's monitor to `train`."""
 
     ranks: tuple[RankWork, ...] = ()
+    """The own work of this host's ranks."""
     asked: TraceAsked | None = None
+    """On the leader, the newest trace that it asks for."""
 
 
 class OthersWork(Record, frozen=True, kw_only=True):
-    """What `train` tells the leader's monitor: the own work of the ranks of all other hosts."""
+    """The message of `train` to the leader's monitor: the own work of the ranks of all other hosts."""
 
     ranks: tuple[RankWork, ...] = ()

@@ -32,38 +32,44 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 class Steps(Record, frozen=True, kw_only=True):
-    """How far ranks came in an attempt. `seen`: any step was done. `highest`: the highest step number reported, None if
-    none was."""
+    """How far ranks came in an attempt."""
 
     seen: bool = False
+    """Any step was done."""
     highest: int | None = None
+    """The highest step number reported, None if none was."""
 
     def and_those(self, other: "Steps") -> "Steps":
         """Return how far the ranks of *self* and *other* together came."""
         if not other.seen and other.highest is None:
             return self
-        known = [each for each in (self.highest, other.highest) if each is not None]
-        return Steps(seen=self.seen or other.seen, highest=max(known, default=None))
+        numbers = [number for number in (self.highest, other.highest) if number is not None]
+        return Steps(seen=self.seen or other.seen, highest=max(numbers, default=None))
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """How an attempt failed. `preempted`: something outside the job ended a rank. `began`: the ranks of every host had
-    been started."""
+    """How an attempt failed."""
 
     kind: str
     exit_code: int
     preempted: bool = False
+    """Something outside the job ended a rank."""
     began: bool = True
+    """The ranks of every host had been started."""
     stopped: bool = False
+    """A stop was requested."""
     gone: tuple[str, ...] = ()
+    """The hosts that vanished."""
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """The restarts of a job: `used` of `allowed` (TOOLKIT_RESTARTS). `highest`: the furthest step of any attempt."""
+    """The restarts of a job."""
 
     allowed: int
+    """TOOLKIT_RESTARTS."""
     used: int = 0
     highest: int | None = None
+    """The furthest step of any attempt."""
 
     def refusal(self, failure: Failure, steps: Steps) -> str:
         """Return why *failure*, in an attempt that came as far as *steps*, is not worth a restart; "" if it is."""
@@ -106,8 +112,8 @@ def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
     after = f" after {who} failed" if restart.host else ""  # A hang has no host.
     whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
     count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
-    why = restart.message.splitlines()[0] if restart.message else f"ended with {restart.exit_code}"
-    return f"restart ({count}){after}: {why}; attempt {restart.attempt} begins: {whose} are started again"
+    reason = restart.message.splitlines()[0] if restart.message else f"ended with {restart.exit_code}"
+    return f"restart ({count}){after}: {reason}; attempt {restart.attempt} begins: {whose} are started again"
 
 
 def times(restarts: int) -> str:

@@ -24,24 +24,24 @@ StrategyName = Literal[
 
 
 class StrategyRow(Record, frozen=True, kw_only=True):
-    """A row of the table.
-
-    `launcher`: the module of toolkit/train/launchers. `names`: its values for `--distribution`; messages show the
-    first. `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK, `sdk_options`: the keys below it,
-    beside "enabled". `sdk_flag`: the hyperparameter that the
-    SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
-    processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun. `needs_rendezvous_port`: its
-    ranks cannot start while another program holds the rendezvous port.
-    """
+    """A row of the table."""
 
     launcher: str
+    """The module of train/launchers."""
     names: tuple[str, ...]
+    """Its values for `--distribution`; messages show the first."""
     sdk_keys: tuple[str, ...] = ()
+    """Its path in the `distribution` dictionary of SageMaker's SDK."""
     sdk_options: tuple[str, ...] = ()
+    """The keys below that path, beside "enabled"."""
     sdk_flag: str = ""
+    """The hyperparameter that the SDK makes of it, without its prefix."""
     one_per_host: bool = False
+    """It starts one process on each host, whatever processes-per-host says."""
     may_use_mpirun: bool = False
+    """Its launcher may use this host's mpirun."""
     needs_rendezvous_port: bool = False
+    """Its ranks cannot start while another program holds the rendezvous port."""
 
 
 PROCESSES = "processes_per_host"
@@ -124,20 +124,20 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
 
 
 class Strategy(Record, frozen=True, kw_only=True):
-    """How a job's ranks are started.
-
-    `ignored`: other strategies that the job enables, too. `processes_per_host` None: one for each device.
-    `processes`: the total, None: the sum over all hosts; `processes_from`: the document and key of the total.
-    `mpirun_options`: the user's options, as one text, as SageMaker's SDK sends them. `instance_type`: as the SDK sends
-    it, "" if it does not. `model_parallel`: the parameters of SageMaker's model parallel library, None: the job does
-    not use it.
-    """
+    """How a job's ranks are started."""
 
     name: StrategyName = "script"
     ignored: tuple[StrategyName, ...] = ()
+    """Other strategies that the job enables, too."""
     processes_per_host: int | None = None
+    """None: one for each device."""
     processes: int | None = None
+    """The total; None: the sum over all hosts."""
     processes_from: str = ""
+    """The document and key of the total."""
     mpirun_options: str = ""
+    """The user's options, as one text, as SageMaker's SDK sends them."""
     instance_type: str = ""
+    """As the SDK sends it, "" if it does not."""
     model_parallel: dict[str, Any] | None = None
+    """The parameters of SageMaker's model parallel library; None: the job does not use it."""

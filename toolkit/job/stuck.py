@@ -33,13 +33,13 @@ class StuckRank(Record, frozen=True, kw_only=True):
     function: Annotated[str, Meta(max_length=512, description="the function of that frame")] = ""
 
 
-def culprits(found: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str, str]]:
+def culprits(ranks_by_host: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str, str]]:
     """Return (host, "rank 1 is stopped (SIGSTOP)") of each rank that the others wait for, from all ranks by host.
 
     A stopped process is the strongest evidence, then a rank without a stack while others have one, then a rank that
     works while others wait. Without such a difference no rank is named.
     """
-    ranks = [(host, rank) for host, each in found.items() for rank in each]
+    ranks = [(host, rank) for host, host_ranks in ranks_by_host.items() for rank in host_ranks]
     kinds = {rank.activity for _, rank in ranks}
     if odd := [(host, f"{rank.process} is {rank.process_state}") for host, rank in ranks if rank.process_state]:
         return odd
@@ -58,18 +58,20 @@ def culprits(found: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str, str]]:
     ]
 
 
-def described(found: Mapping[str, Iterable[StuckRank]], *, alone: bool) -> list[str]:
+def described(ranks_by_host: Mapping[str, Iterable[StuckRank]], *, alone: bool) -> list[str]:
     """Return the description of a hang: the ranks that the others wait for, with their hosts unless the job has one
     host (*alone*); if there are none, where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at ..."."""
-    ranks = {host: tuple(each) for host, each in found.items()}
-    said = [words if alone else f"{words} on host {host}" for host, words in culprits(ranks)] or _places(ranks, alone)
-    return said if len(said) <= MOST else [*said[:MOST], f"{len(said) - MOST} more"]
+    ranks = {host: tuple(host_ranks) for host, host_ranks in ranks_by_host.items()}
+    sentences = [words if alone else f"{words} on host {host}" for host, words in culprits(ranks)] or _places(
+        ranks, alone
+    )
+    return sentences if len(sentences) <= MOST else [*sentences[:MOST], f"{len(sentences) - MOST} more"]
 
 
-def _places(found: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> list[str]:
+def _places(ranks_by_host: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> list[str]:
     groups: dict[tuple[str, int, str], list[str]] = {}
-    for host, each in found.items():
-        for rank in each:
+    for host, host_ranks in ranks_by_host.items():
+        for rank in host_ranks:
             if rank.file:
                 of_job = alone or rank.process.startswith("rank ")  # Each host has its own "script".
                 name = rank.process if of_job else f"{rank.process} on host {host}"

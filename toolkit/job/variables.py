@@ -57,20 +57,20 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
 
     Text is given as it is, None as "", everything else as compact JSON with sorted keys, ASCII only.
     """
-    shown = properties(job)
-    plain = {name: shown[name] for name in SAME_NAME} | {
-        "hps": shown["hyperparameters"],
-        "framework_params": shown["additional_framework_parameters"],
-        "channels": sorted(shown["channel_input_dirs"]),
+    values = properties(job)
+    plain = {name: values[name] for name in SAME_NAME} | {
+        "hps": values["hyperparameters"],
+        "framework_params": values["additional_framework_parameters"],
+        "channels": sorted(values["channel_input_dirs"]),
         "user_args": arguments,
-        "training_env": shown,
+        "training_env": values,
     }
-    if shown["topology"]:
-        plain["topology"] = shown["topology"]
-    named = {f"channel_{name}": path for name, path in shown["channel_input_dirs"].items()}
-    named.update((f"hp_{name}", value) for name, value in job.spec.hyperparameters.items())
-    given = {f"SM_{name.upper()}": text(value) for name, value in (plain | named).items()}
-    return _legal(given) | {
+    if values["topology"]:
+        plain["topology"] = values["topology"]
+    by_name = {f"channel_{name}": path for name, path in values["channel_input_dirs"].items()}
+    by_name.update((f"hp_{name}", value) for name, value in job.spec.hyperparameters.items())
+    environ = {f"SM_{name.upper()}": text(value) for name, value in (plain | by_name).items()}
+    return _legal(environ) | {
         "CURRENT_HOST": job.cluster.current,
         "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
         **job.spec.platform_values.variables,
@@ -99,8 +99,8 @@ def fitting(
             needed -= sizes[name] + 8
             if needed + SPARE_BYTES <= total_bytes:
                 break
-    kept = {name: value for name, value in environ.items() if name not in gone}
-    return kept, {name: environ[name] for name in environ if name in gone}
+    fitting_environ = {name: value for name, value in environ.items() if name not in gone}
+    return fitting_environ, {name: environ[name] for name in environ if name in gone}
 
 
 def _dearness(name: str) -> tuple[bool, bool]:
@@ -118,8 +118,8 @@ def properties(job: Job) -> dict[str, Any]:
     groups = _groups(job)
     hosts = [str(host) for host in cluster.hosts]
     # As the original has it, distribution or none: the named groups' hosts; without instance groups every host.
-    named = (group for group in cluster.groups if group.name in cluster.distribution_groups)
-    distribution_hosts = [host for group in named for host in group.hosts] if groups else hosts
+    distribution_groups = (group for group in cluster.groups if group.name in cluster.distribution_groups)
+    distribution_hosts = [host for group in distribution_groups for host in group.hosts] if groups else hosts
     mp_parameters = job.environ.get("SM_HP_MP_PARAMETERS")
     return {
         "additional_framework_parameters": job.spec.platform_values.parameters,
@@ -182,18 +182,18 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _legal(given: dict[str, str]) -> dict[str, str]:
-    """Return *given* with legal aliases added (never over another name) and impossible names taken away."""
+def _legal(environ: dict[str, str]) -> dict[str, str]:
+    """Return *environ* with legal aliases added (never over another name) and impossible names taken away."""
     aliases: dict[str, str] = {}
-    for alias, value in _aliases(given):
+    for alias, value in _aliases(environ):
         aliases.setdefault(alias, value)
-    return aliases | {name: value for name, value in given.items() if "=" not in name and "\0" not in name}
+    return aliases | {name: value for name, value in environ.items() if "=" not in name and "\0" not in name}
 
 
-def _aliases(given: dict[str, str]) -> Iterator[tuple[str, str]]:
-    for name in sorted(given):
+def _aliases(environ: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name in sorted(environ):
         if name.startswith(("SM_HP_", "SM_CHANNEL_")):
-            yield _alias(name), given[name]
+            yield _alias(name), environ[name]
 
 
 def _alias(name: str) -> str:
@@ -208,12 +208,12 @@ def shared_names(kind: Literal["channel", "hp"], names: Iterable[str]) -> list[s
     for name in names:
         sharing.setdefault(_alias(f"SM_{kind}_{name}".upper()), []).append(name)
     return [
-        f"{' and '.join(map(repr, found))} share the variable {alias}, which holds that of {winners[alias]!r}"
-        for alias, found in sharing.items()
-        if len(found) > 1
+        f"{' and '.join(map(repr, owner_names))} share the variable {alias}, which holds that of {winners[alias]!r}"
+        for alias, owner_names in sharing.items()
+        if len(owner_names) > 1
     ]
 
 
 def _python_path(job: Job) -> str:
-    own = [entry for entry in job.environ.get("PYTHONPATH", "").split(":") if entry]
-    return ":".join((str(job.folders.code), *own))
+    entries = [entry for entry in job.environ.get("PYTHONPATH", "").split(":") if entry]
+    return ":".join((str(job.folders.code), *entries))

@@ -25,18 +25,18 @@ def visible(text: str, gpus: tuple[str, ...], instances: tuple[str, ...]) -> Vis
     """
     entries = [entry.strip() for entry in text.split(",")]
     if entries[0].startswith("MIG-"):
-        known = _uuid(entries[0], instances) is not None or entries[0].startswith("MIG-GPU-")
-        return Visible(count=1) if known else Visible(count=0, doubt=f"this host has no instance {entries[0][:60]}")
+        is_known = _uuid(entries[0], instances) is not None or entries[0].startswith("MIG-GPU-")
+        return Visible(count=1) if is_known else Visible(count=0, doubt=f"this host has no instance {entries[0][:60]}")
     chosen: list[int] = []
     for entry in entries:
-        at = _uuid(entry, gpus) if entry.startswith("GPU-") else _index(entry)
-        if at is None or not 0 <= at < len(gpus):
-            hides = entry in ("", "NoDevFiles") or (at is not None and at < 0)
+        number = _uuid(entry, gpus) if entry.startswith("GPU-") else _index(entry)
+        if number is None or not 0 <= number < len(gpus):
+            hides = entry in ("", "NoDevFiles") or (number is not None and number < 0)
             doubt = "" if hides else f"this host has no GPU {entry[:60]}, and CUDA ignores what follows it"
             return Visible(count=len(chosen), doubt=doubt)
-        if at in chosen:
+        if number in chosen:
             return Visible(count=0, doubt=f"GPU {entry[:60]} is named twice, and CUDA shows none then")
-        chosen.append(at)
+        chosen.append(number)
     return Visible(count=len(chosen))
 
 
@@ -54,5 +54,5 @@ def _index(entry: str) -> int | None:
 
 def _uuid(entry: str, uuids: tuple[str, ...]) -> int | None:
     """Return the place of the only one of *uuids* that begins with *entry*."""
-    places = [at for at, uuid in enumerate(uuids) if uuid.startswith(entry)]
+    places = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
     return places[0] if len(places) == 1 else None

@@ -9,7 +9,7 @@ from toolkit.errors import ContractError, PlatformError, of_document
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
 from toolkit.log import Log
-from toolkit.train.launchers.environment import link_ports, names
+from toolkit.train.launchers.environment import link_ports, name_needs
 from toolkit.train.peers import sameness
 from toolkit.train.peers.follower_link import FollowerLink
 from toolkit.train.peers.frames import job_key
@@ -95,7 +95,7 @@ def _places(job: Job) -> dict[str, str]:
     Hosts known only by number (train/platforms/place.py) are left out: their names may not resolve, or to a wrong
     address.
     """
-    cluster, must_resolve = job.cluster, {need.host for need in names(job) if isinstance(need, Resolves)}
+    cluster, must_resolve = job.cluster, {need.host for need in name_needs(job) if isinstance(need, Resolves)}
     given = {host: address for host, address in cluster.addresses.items() if address != host}
     return {host: given.get(host, host) for host in cluster.hosts if host in given or host in must_resolve}
 

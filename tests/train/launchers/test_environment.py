@@ -5,7 +5,7 @@ from tests.train.launchers.jobs import job_of, script_of
 from toolkit.errors import ContractError, UserError
 from toolkit.job.plan import Resolves
 from toolkit.settings import Settings
-from toolkit.train.launchers.environment import HOOK, environment, link_ports, master, names, tokens
+from toolkit.train.launchers.environment import HOOK, environment, link_ports, master, name_needs, tokens
 
 TWO = ("algo-1", "algo-2")
 OURS = {
@@ -94,14 +94,14 @@ def test_an_address_given_for_the_leader_takes_its_names_place() -> None:
 
     assert master(job) == ("127.0.0.1", 7777)
     assert environment(job, ())["MASTER_ADDR"] == "127.0.0.1"
-    assert names(job) == (Resolves(host="algo-2", within_s=900),)
+    assert name_needs(job) == (Resolves(host="algo-2", within_s=900),)
 
 
 def test_names_are_waited_for_only_where_there_are_several_hosts() -> None:
     """51."""
-    assert names(job_of()) == ()
-    assert [need.host for need in names(job_of(hosts=TWO)) if isinstance(need, Resolves)] == list(TWO)
-    assert names(job_of(hosts=TWO, environ={"SM_STUDIO_LOCAL_MODE": "True"})) == ()
+    assert name_needs(job_of()) == ()
+    assert [need.host for need in name_needs(job_of(hosts=TWO)) if isinstance(need, Resolves)] == list(TWO)
+    assert name_needs(job_of(hosts=TWO, environ={"SM_STUDIO_LOCAL_MODE": "True"})) == ()
 
 
 def test_an_argument_that_no_process_can_be_given_is_refused_before_anything_starts() -> None:

@@ -12,7 +12,7 @@ from toolkit.job.plan import ProcessSpec, Tags
 from toolkit.settings import Settings
 from toolkit.train.launchers import mpi_options
 from toolkit.train.launchers.mpi import AGENT, RANK_SHIM, plan, plan_for
-from toolkit.train.launchers.mpi_options import Asked, command, split
+from toolkit.train.launchers.mpi_options import MpirunRequest, command, split_options
 
 OPEN_MPI_4 = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
 OPEN_MPI_5 = Mpi(kind="openmpi5", version="5.0.11", path="/usr/bin/mpirun")
@@ -96,7 +96,7 @@ def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
     mpi: Mpi, asked: str, kept: tuple[str, ...], given: dict[str, str]
 ) -> None:
     """44."""
-    assert split(mpi, asked) == (kept, given)
+    assert split_options(mpi, asked) == (kept, given)
 
     spec = main(under(mpi, options=asked))
 
@@ -118,19 +118,19 @@ def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
     ],
 )
 def test_a_custom_option_takes_the_place_of_ours(mpi: Mpi, asked: str, gone: tuple[str, ...]) -> None:
-    argv = command(mpi, Asked(hosts=(("algo-1", 2),), processes=2, custom=split(mpi, asked)[0]))
+    argv = command(mpi, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=split_options(mpi, asked)[0]))
 
-    plain = command(mpi, Asked(hosts=(("algo-1", 2),), processes=2))
+    plain = command(mpi, MpirunRequest(hosts=(("algo-1", 2),), processes=2))
     assert has(plain, gone)
     assert not has(argv[: -len(asked.split())], gone)
-    assert argv[-len(asked.split()) :] == split(mpi, asked)[0]
+    assert argv[-len(asked.split()) :] == split_options(mpi, asked)[0]
 
 
 @pytest.mark.parametrize("asked", ["-np 1", "--host other", "--mca other none", "--verbose", "-x PATH"])
 def test_other_custom_options_leave_ours_alone(asked: str) -> None:
-    argv = command(OPEN_MPI_4, Asked(hosts=(("algo-1", 2),), processes=2, custom=tuple(asked.split())))
+    argv = command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=tuple(asked.split())))
 
-    assert argv == (*command(OPEN_MPI_4, Asked(hosts=(("algo-1", 2),), processes=2)), *asked.split())
+    assert argv == (*command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2)), *asked.split())
 
 
 def has(argv: tuple[str, ...], part: tuple[str, ...]) -> bool:

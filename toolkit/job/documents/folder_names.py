@@ -14,8 +14,8 @@ MOST_BYTES = 255
 MOST_HOST_BYTES = 200
 
 
-def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
-    """Check that each of *hosts* is a valid host name; *where* and *path* ("$.hosts") name the document and key.
+def check_hosts(hosts: Iterable[str], source: str, path: str = "") -> None:
+    """Check that each of *hosts* is a valid host name; *source* and *path* ("$.hosts") name the document and key.
 
     Raises:
         ContractError: a name holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or
@@ -27,15 +27,15 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
             raise ContractError(
                 f"{path + ': ' if path else ''}expected a host's name or address (letters, digits, . _ - : %; at most"
                 f" {MOST_HOST_BYTES} bytes), found {_quoted(host)}",
-                where=where,
+                where=source,
             )
         if host in names:
             message = f"{path + ': ' if path else ''}expected each host once, found {_quoted(host)} twice"
-            raise ContractError(message, where=where)
+            raise ContractError(message, where=source)
         names.add(host)
 
 
-def check_folder(name: str, where: str, path: str, kind: str) -> None:
+def check_folder(name: str, source: str, path: str, kind: str) -> None:
     """Check that *name* is a valid folder name; *kind* ("a channel") is for the message.
 
     Raises:
@@ -44,7 +44,7 @@ def check_folder(name: str, where: str, path: str, kind: str) -> None:
     if not is_folder_name(name):
         raise ContractError(
             f"{path}: expected the name of {kind} without slashes, at most {MOST_BYTES} bytes, found {_quoted(name)}",
-            where=where,
+            where=source,
         )
 
 
@@ -53,15 +53,15 @@ def is_folder_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
 
 
-def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
-    """Raise ContractError for text that neither an argument nor a variable can hold; *where* names its document."""
+def check_passable(hyperparameters: Mapping[str, object], source: str) -> None:
+    """Raise ContractError for text that neither an argument nor a variable can hold; *source* names its document."""
     for name, value in hyperparameters.items():
         text = f"{name}{value}"
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ContractError(
                 f"$.{json.dumps(name)[1:-1]}: expected text that arguments and variables can hold,"
                 " found a NUL or half a surrogate pair in it",
-                where=where,
+                where=source,
             )
 
 

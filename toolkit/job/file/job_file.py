@@ -329,10 +329,10 @@ def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
     return msgspec.structs.replace(channel, folder=Path(path))
 
 
-def _check_path(path: str | None, where: str) -> None:
+def _check_path(path: str | None, source: str) -> None:
     if path is not None and URI.match(path):
         hint = "Checkpoints in storage: --env TOOLKIT_CHECKPOINT_URI=s3://BUCKET/KEY (docs/storage.md)."
-        raise ContractError(f"expected a path of this machine, found {path!r}", where=where, hint=hint)
+        raise ContractError(f"expected a path of this machine, found {path!r}", where=source, hint=hint)
 
 
 def _kill(text: str, hosts: set[str], origin: Origin) -> Kill:

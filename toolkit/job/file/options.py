@@ -115,20 +115,20 @@ KINDS = {
 }
 
 
-def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> dict[str, Any]:
-    """Return the options of a command line, with absolute paths: *given* has argparse's names; None and [] are left
+def from_arguments(arguments: Mapping[str, Any], folder: Path, origin: Origin) -> dict[str, Any]:
+    """Return the options of a command line, with absolute paths: *arguments* has argparse's names; None and [] are left
     out.
 
     Raises:
         ContractError: a `name=value` without "="; a channel or a metric that is named twice; an empty path.
     """
-    options = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
+    options = {name.replace("_", "-"): value for name, value in arguments.items() if value not in (None, [])}
     for option in TABLE_OPTIONS:
         if option in options:
             pairs = [_pair(text, SHAPES[option], origin.of(option)) for text in options[option]]
             options[option] = dict(pairs)
             if option in ("channel", "metric") and len(options[option]) < len(pairs):
-                twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+                twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
                 raise ContractError(f"expected each {option} once, found {twice} twice", where=origin.of(option))
     if "hyperparameter" in options:
         options["hyperparameter"] = {key: hyperparameter(value) for key, value in options["hyperparameter"].items()}
@@ -172,11 +172,11 @@ def check_options(options: Mapping[str, Any], origin: Origin) -> Options:
     Raises:
         ContractError: an option is unknown or of the wrong type; names the first.
     """
-    known = [field.encode_name for field in msgspec.structs.fields(Options)]
+    names = [field.encode_name for field in msgspec.structs.fields(Options)]
     for option in options:
-        if option not in known:
-            expected = f"expected one of {', '.join(known)}"
-            raise ContractError(expected, where=origin.of(option), hint=did_you_mean(option, known))
+        if option not in names:
+            expected = f"expected one of {', '.join(names)}"
+            raise ContractError(expected, where=origin.of(option), hint=did_you_mean(option, names))
     for option, value in options.items():
         parts = value.items() if isinstance(value, dict) and option in TABLE_OPTIONS else ()
         for name, part in parts:
@@ -196,12 +196,12 @@ def _check_option(option: str, value: Any, origin: Origin, name: str = "") -> No
         if message.startswith(("expected int >=", "expected int <=")):
             message = f"expected a whole number from 1 to {MOST:,}, found {_at(value, inside)}"
         elif message.startswith("invalid enum value"):
-            found, choices = message.split("'")[1], CHOICES[path.rpartition(".")[2]]
-            message, hint = f"expected one of {', '.join(choices)}, found {found!r}", did_you_mean(found, choices)
+            word, choices = message.split("'")[1], CHOICES[path.rpartition(".")[2]]
+            message, hint = f"expected one of {', '.join(choices)}, found {word!r}", did_you_mean(word, choices)
         elif unknown := re.match("object contains unknown field (.+)", message):
-            known = [field.encode_name for field in msgspec.structs.fields(TABLES[option])]
-            message = f"expected the keys {', '.join(known)}, found {unknown[1]!r}"
-            hint = did_you_mean(unknown[1], known)
+            names = [field.encode_name for field in msgspec.structs.fields(TABLES[option])]
+            message = f"expected the keys {', '.join(names)}, found {unknown[1]!r}"
+            hint = did_you_mean(unknown[1], names)
         elif kinds := re.match("expected (.+), got (.+)", message):
             expected = " or ".join(KINDS[kind] for kind in kinds[1].split(" | ") if kind in KINDS)
             message = f"expected {expected}, found {KINDS.get(kinds[2], kinds[2])}"
@@ -231,29 +231,31 @@ def _rooted(options: dict[str, Any], folder: Path, origin: Origin) -> dict[str, 
         if not isinstance(source, str) or absolute.startswith(source + "/"):
             rooted["script"] = absolute
     if isinstance(rooted.get("channel"), dict):
-        where, channels = origin.of("channel"), rooted["channel"].items()
-        rooted["channel"] = {name: _rooted_channel(value, folder, f"{where}: {name}") for name, value in channels}
+        channel_origin, channels = origin.of("channel"), rooted["channel"].items()
+        rooted["channel"] = {
+            name: _rooted_channel(value, folder, f"{channel_origin}: {name}") for name, value in channels
+        }
     return rooted
 
 
-def _rooted_channel(value: Any, folder: Path, where: str) -> Any:
+def _rooted_channel(value: Any, folder: Path, source: str) -> Any:
     if isinstance(value, str):
-        return _absolute(value, folder, where)
+        return _absolute(value, folder, source)
     if isinstance(value, dict) and isinstance(value.get("path"), str):
-        return {**value, "path": _absolute(value["path"], folder, where)}
+        return {**value, "path": _absolute(value["path"], folder, source)}
     return value
 
 
-def _absolute(path: str, folder: Path, where: str) -> str:
+def _absolute(path: str, folder: Path, source: str) -> str:
     if not path or path.startswith(":"):
-        raise ContractError(f"expected a path, found {path!r}", where=where, hint="The folder itself is '.'.")
+        raise ContractError(f"expected a path, found {path!r}", where=source, hint="The folder itself is '.'.")
     return path if URI.match(path) else os.path.normpath(folder / path)
 
 
-def _pair(text: str, shape: str, where: str) -> tuple[str, str]:
+def _pair(text: str, shape: str, source: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ContractError(f"expected {shape}, found {text!r}", where=where)
+        raise ContractError(f"expected {shape}, found {text!r}", where=source)
     return name, value
 
 
@@ -296,7 +298,7 @@ def _keeps(text: str, value: float) -> bool:
     return has_exponent or text.strip() == repr(value)
 
 
-def _distribution(text: str, where: str) -> Any:
+def _distribution(text: str, source: str) -> Any:
     """Return the dictionary in *text*, which is JSON or, as SageMaker's SDK has it, Python.
 
     Raises:
@@ -313,7 +315,7 @@ def _distribution(text: str, where: str) -> Any:
             place = f": not JSON: column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
             raise ContractError(
                 f"expected a dictionary as JSON or as Python writes it, found {text!r}{place}",
-                where=where,
+                where=source,
                 hint="""For example '{"torch_distributed": {"enabled": true}}', or just torch_distributed.""",
             ) from None
         return value

@@ -27,9 +27,9 @@ def read(path: Path, hint: str) -> dict[str, Any]:
     except IsADirectoryError:
         raise ContractError("expected a job file, found a folder", where=str(path), hint=hint) from None
     except OSError as error:
-        found = f"one that cannot be read ({error.strerror})"
+        reason = f"one that cannot be read ({error.strerror})"
         hint = "Correct the path, or its owner and permissions."
-        raise of_document(error)(f"expected a job file, found {found}", where=str(path), hint=hint) from None
+        raise of_document(error)(f"expected a job file, found {reason}", where=str(path), hint=hint) from None
     except UnicodeDecodeError as error:
-        found = f"bytes that are not UTF-8 ({error.reason} at byte {error.start})"
-        raise ContractError(f"expected a job file, found {found}", where=str(path), hint="Save it as UTF-8.") from None
+        reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start})"
+        raise ContractError(f"expected a job file, found {reason}", where=str(path), hint="Save it as UTF-8.") from None

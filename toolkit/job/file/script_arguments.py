@@ -14,7 +14,7 @@ STYLE = {"TOOLKIT_ARGUMENT_STYLE": "flags"}
 _NUMBER = re.compile(r"-\.?\d.*")  # -5 and -.5 are values.
 
 
-def hyperparameters(words: Sequence[str], where: str, *, as_typed: bool = True) -> dict[str, Any]:
+def hyperparameters(words: Sequence[str], source: str, *, as_typed: bool = True) -> dict[str, Any]:
     """Return the hyperparameters that the options *words* are: text, several texts, or True for one without a value.
     *as_typed*: refuse what the style `flags` would pass with another number of dashes; the job has this style.
 
@@ -22,7 +22,7 @@ def hyperparameters(words: Sequence[str], where: str, *, as_typed: bool = True) 
         ContractError: a word belongs to no option, an option stands there twice, or the script would get it with
             another number of dashes: SageMaker's arguments are -x of one letter, and --name of several.
     """
-    found: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     name = ""
     for word in words:
         if word.startswith("-") and word.lstrip("-").partition("=")[0] and not _NUMBER.fullmatch(word):
@@ -31,14 +31,17 @@ def hyperparameters(words: Sequence[str], where: str, *, as_typed: bool = True) 
             if as_typed and (typed := word.partition("=")[0]) != option:
                 hint = "A job passes hyperparameters alone: one of one letter as -x, others as --name."
                 message = f"expected {option}, found {typed}, which the script would get as {option}"
-                raise ContractError(message, where=where, hint=hint)
-            if name in found:
+                raise ContractError(message, where=source, hint=hint)
+            if name in values_by_name:
                 hint = f"Give its values together: {option} A B."
-                raise ContractError(f"expected each option once, found {option} again", where=where, hint=hint)
-            found[name] = [value] if equals else []
+                raise ContractError(f"expected each option once, found {option} again", where=source, hint=hint)
+            values_by_name[name] = [value] if equals else []
         elif not name:
             hint = "A job passes hyperparameters alone, each as --NAME VALUE; give a file as a channel."
-            raise ContractError(f"expected an option of the script, found {word!r}", where=where, hint=hint)
+            raise ContractError(f"expected an option of the script, found {word!r}", where=source, hint=hint)
         else:
-            found[name].append(word)
-    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+            values_by_name[name].append(word)
+    return {
+        name: True if not values else values[0] if len(values) == 1 else values
+        for name, values in values_by_name.items()
+    }

@@ -30,9 +30,9 @@ def parse(content: bytes, path: PurePath) -> Any:
             JSON has not; names its place.
     """
     if path.suffix.lower() == ".json":
-        found = decode(content, Any, str(path))
+        values = decode(content, Any, str(path))
         _check_once(content, path)
-        return found
+        return values
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -40,50 +40,50 @@ def parse(content: bytes, path: PurePath) -> Any:
         raise ContractError(
             f"expected {kind}, found bytes that are not UTF-8 ({error.reason})", where=str(path)
         ) from None
-    found = _yaml(text, path) if path.suffix.lower() in YAML else _toml(text, path)
-    return _as_json(found, f"{path}: $", (), count())
+    values = _yaml(text, path) if path.suffix.lower() in YAML else _toml(text, path)
+    return _as_json(values, f"{path}: $", (), count())
 
 
 def _check_once(content: bytes, path: PurePath) -> None:
     """Refuse JSON that names a key twice in one object: of both values one would be lost silently."""
     import json
 
-    def once(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in found]
-        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
         if twice is not None:
             raise ContractError(f"expected each key once, found {twice} twice", where=str(path))
-        return dict(found)
+        return dict(pairs)
 
     with contextlib.suppress(ValueError, RecursionError):  # What it cannot read, the other reader could.
         json.loads(content, object_pairs_hook=once)
 
 
-def _as_json(value: Any, where: str, above: tuple[int, ...], seen: Iterator[int]) -> Any:
-    """Return *value*, found at the place *where* inside the containers *above* (their ids), as JSON could hold it;
-    *seen* counts the values."""
+def _as_json(value: Any, source: str, above: tuple[int, ...], counter: Iterator[int]) -> Any:
+    """Return *value*, found at the place *source* inside the containers *above* (their ids), as JSON could hold it;
+    *counter* counts the values."""
     from datetime import date, time
 
-    if next(seen) > MOST_VALUES:
+    if next(counter) > MOST_VALUES:
         message = f"expected at most {MOST_VALUES:,} values, found more"
-        raise ContractError(message, where=where, hint="An alias of YAML (*name) stands for all that it names.")
+        raise ContractError(message, where=source, hint="An alias of YAML (*name) stands for all that it names.")
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (date, time)):
         return value.isoformat()
     if id(value) in above:
-        raise ContractError("expected a value, found an alias of the object that contains it", where=where)
+        raise ContractError("expected a value, found an alias of the object that contains it", where=source)
     inside = (*above, id(value))
     if isinstance(value, (list, tuple)):
-        return [_as_json(part, f"{where}[{index}]", inside, seen) for index, part in enumerate(value)]
+        return [_as_json(part, f"{source}[{index}]", inside, counter) for index, part in enumerate(value)]
     if not isinstance(value, dict):
         expected = "expected text, a number, true or false, null, a list or a table"
-        raise ContractError(f"{expected}, found {type(value).__name__}", where=where)
+        raise ContractError(f"{expected}, found {type(value).__name__}", where=source)
     for name in value:
         if not isinstance(name, str):
-            found = f"expected a name that is text, found {type(name).__name__}"
-            raise ContractError(found, where=f"{where}.{name}", hint="Put it in quotes.")
-    return {name: _as_json(part, f"{where}.{name}", inside, seen) for name, part in value.items()}
+            reason = f"expected a name that is text, found {type(name).__name__}"
+            raise ContractError(reason, where=f"{source}.{name}", hint="Put it in quotes.")
+    return {name: _as_json(part, f"{source}.{name}", inside, counter) for name, part in value.items()}
 
 
 def _toml(text: str, path: PurePath) -> Any:
@@ -136,11 +136,11 @@ def _loader(yaml: Any) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in node.value:
-                if isinstance(key.value, str) and key.value in seen:
+                if isinstance(key.value, str) and key.value in keys:
                     raise yaml.MarkedYAMLError(problem=f"the key {key.value} twice", problem_mark=key.start_mark)
-                seen.add(str(key.value))
+                keys.add(str(key.value))
             return node
 
     Loader.yaml_implicit_resolvers = {}

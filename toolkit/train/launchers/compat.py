@@ -23,10 +23,10 @@ def names(job: Job) -> tuple[str, ...]:
     Raises:
         ContractError: TOOLKIT_COMPAT holds an unknown name.
     """
-    asked = [name for name in job.settings.compat.replace(",", " ").split() if name]
-    if asked == ["off"]:
+    settings_names = [name for name in job.settings.compat.replace(",", " ").split() if name]
+    if settings_names == ["off"]:
         return ()
-    for name in asked:
+    for name in settings_names:
         if name not in NAMES:
             raise ContractError(
                 f"expected off or names among {', '.join(NAMES)}, found {name!r}",
@@ -35,8 +35,8 @@ def names(job: Job) -> tuple[str, ...]:
             )
     parallel = asks_for_model_parallel(job)
     brought = ("smp",) if parallel else BROUGHT.get(job.strategy.name, ())
-    found = dict.fromkeys((*brought, *(("smppy",) if asks_for_profiler(job) else ()), *asked))
-    return tuple(name for name in found if name != "smddp" or not parallel)
+    folders = dict.fromkeys((*brought, *(("smppy",) if asks_for_profiler(job) else ()), *settings_names))
+    return tuple(name for name in folders if name != "smddp" or not parallel)
 
 
 def asks_for_profiler(job: Job) -> bool:
@@ -48,8 +48,8 @@ def asks_for_model_parallel(job: Job) -> bool:
     """True for a job of SageMaker's model parallel library: mp_parameters, as its SDK sends them, under mpirun or
     torchrun. Not for release 2 in an image that holds it: such a job starts like any other."""
     starts = STRATEGIES[job.strategy.name].launcher in ("mpi", "torchrun")
-    asked = job.spec.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
-    return starts and asked and not has_release_2(job)
+    has_parameters = job.spec.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+    return starts and has_parameters and not has_release_2(job)
 
 
 def has_release_2(job: Job) -> bool:

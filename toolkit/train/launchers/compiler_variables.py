@@ -12,21 +12,21 @@ def variables(job: Job) -> dict[str, str]:
     Raises:
         ContractError: the setting needs the rank hook, which is off.
     """
-    asked = job.compiler
-    if asked is None or not asked.is_asked:
+    compiler = job.compiler
+    if compiler is None or not compiler.is_on:
         return {}
     if job.settings.rank_hook == "off":
         raise ContractError(
             "expected the start-up hook in ranks, which compiles, found TOOLKIT_RANK_HOOK=off",
-            where="TOOLKIT_COMPILE" if asked.compile != "off" else "TOOLKIT_AUTOCAST",
+            where="TOOLKIT_COMPILE" if compiler.compile != "off" else "TOOLKIT_AUTOCAST",
             hint="Unset one of the two.",
         )
-    told = {
-        "compile": asked.compile,
-        "autocast": asked.autocast,
-        "cache": str(asked.cache),
-        "budget_s": asked.budget_s,
-        "debug": asked.debug,
-        "dump": str(asked.dump),
+    settings = {
+        "compile": compiler.compile,
+        "autocast": compiler.autocast,
+        "cache": str(compiler.cache),
+        "budget_s": compiler.budget_s,
+        "debug": compiler.debug,
+        "dump": str(compiler.dump),
     }
-    return {"TOOLKIT_COMPILER": json.dumps(told)}
+    return {"TOOLKIT_COMPILER": json.dumps(settings)}

@@ -28,24 +28,24 @@ def tokens(job: Job) -> tuple[str, ...]:
         UserError: an argument is too long for execve, or holds a NUL.
     """
     style = job.argument_style if job.script is None else job.script.argument_style
-    found = arguments(job.spec.hyperparameters, style) if job.arguments is None else job.arguments
-    check(found)
-    return found
+    argv = arguments(job.spec.hyperparameters, style) if job.arguments is None else job.arguments
+    check(argv)
+    return argv
 
 
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     """Return the complete environment of *job*'s script: that of `train`, the contract's variables, and ours."""
     environ = {**job.environ, **variables(job, arguments), **job.variables}
     # With faulthandler, a crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) prints the Python stack.
-    ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    ours |= rendezvous(job)
+    added = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    added |= rendezvous(job)
     if job.machine.opal_prefix:
-        ours["OPAL_PREFIX"] = job.machine.opal_prefix
-    ours.update(fabric.variables(job))
-    for name, value in ours.items():
+        added["OPAL_PREFIX"] = job.machine.opal_prefix
+    added.update(fabric.variables(job))
+    for name, value in added.items():
         environ.setdefault(name, value)
     if chooses_port(job):
-        environ["MASTER_PORT"] = ours["MASTER_PORT"]
+        environ["MASTER_PORT"] = added["MASTER_PORT"]
     # SageMaker's SDK v3 tells scripts the port under this name, too.
     if job.port and environ.get("SM_MASTER_PORT") == str(MASTER_PORT):
         environ["SM_MASTER_PORT"] = str(job.port)
@@ -108,12 +108,12 @@ def link_ports(job: Job) -> tuple[int, ...]:
     seed = zlib.crc32(
         "\n".join((job.spec.name, *job.cluster.hosts, *("nested",) * job.nested)).encode("utf-8", "replace")
     )
-    own = (OWN_PORTS.start + (seed + at * 1999) % len(OWN_PORTS) for at in range(SPARE_PORTS))
-    others = (other for other in (port - 100, port - 200, *own) if other > 1024 and other not in (meets, port))
+    fallbacks = (OWN_PORTS.start + (seed + index * 1999) % len(OWN_PORTS) for index in range(SPARE_PORTS))
+    others = (other for other in (port - 100, port - 200, *fallbacks) if other > 1024 and other not in (meets, port))
     return port, *dict.fromkeys(others)
 
 
-def names(job: Job) -> tuple[Need, ...]:
+def name_needs(job: Job) -> tuple[Need, ...]:
     """Return a need for each host name that must resolve. A single host, Studio's local mode and hosts with an address
     need none."""
     if len(job.cluster.hosts) == 1 or job.environ.get("SM_STUDIO_LOCAL_MODE", "").lower() == "true":

@@ -10,14 +10,15 @@ def interface(job: Job) -> tuple[str | None, str]:
 
     The documents can be wrong: SageMaker's SDK v3 writes `ethwe` into local jobs, which no container has.
     """
-    asked = job.cluster.interface
-    have = job.machine.interfaces
-    if not have or asked in have:
-        return asked, ""
-    found = job.machine.route_interface
-    if found is None:
-        return None, f"network interface {asked} is not on this machine (it has {', '.join(have)}): none is set"
-    return found, f"network interface {asked} is not on this machine (it has {', '.join(have)}): using {found}"
+    name = job.cluster.interface
+    interfaces = job.machine.interfaces
+    if not interfaces or name in interfaces:
+        return name, ""
+    missing = f"network interface {name} is not on this machine (it has {', '.join(interfaces)})"
+    route = job.machine.route_interface
+    if route is None:
+        return None, f"{missing}: none is set"
+    return route, f"{missing}: using {route}"
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -31,11 +32,11 @@ def variables(job: Job) -> dict[str, str]:
     if len(job.cluster.hosts) < 2:
         return {}
     name, _ = interface(job)
-    found = {"NCCL_HOSTID": job.cluster.current}
-    found |= {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name} if name else {}
+    environ = {"NCCL_HOSTID": job.cluster.current}
+    environ |= {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name} if name else {}
     if job.machine.fabric == "efa":
-        found |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
-    return found
+        environ |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
+    return environ
 
 
 def notes(job: Job) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from toolkit.train.launchers.environment import (
     LOOPBACK,
     environment,
     master,
-    names,
+    name_needs,
     on_one_machine,
     stop_policy,
     tokens,
@@ -42,7 +42,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         UserError: the host's GPUs cannot be shared out evenly among its ranks.
     """
     assert job.script is not None
-    given = tokens(job)
+    arguments = tokens(job)
     per_host, hosts = job.processes_per_host, job.cluster.size
     # Of the job, not of the image: a variable that stands for another number of ranks would be wrong.
     sizes = {
@@ -51,7 +51,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         "LOCAL_WORLD_SIZE": str(per_host),
         "JAX_NUM_PROCESSES": str(world_size(job)),
     }
-    environ = {**_defaults(job), **environment(job, given), **sizes}
+    environ = {**_defaults(job), **environment(job, arguments), **sizes}
     has_rank_shim = job.settings.rank_shim == "on"
     own_python = environ.pop("PYTHON_EXEC", None)  # torchrun's; the starter reads it as the rank shim's.
     if has_rank_shim:
@@ -60,7 +60,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     first = job.cluster.rank * per_host
     main = ProcessSpec(
         name="rank_starter",
-        argv=(job.interpreter, "-I", "-S", str(STARTER), *command(job.script, job.interpreter, given)),
+        argv=(job.interpreter, "-I", "-S", str(STARTER), *command(job.script, job.interpreter, arguments)),
         environ=environ,
         launcher_environ={"TOOLKIT_LOCAL_RANKS": json.dumps(_local_ranks(job, first))},
         cwd=job.script.folder,
@@ -72,7 +72,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return Plan(
         launcher="jax",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
-        phase=Phase(name="train", main=main, needs=names(job), together=True, ranks_join=True),
+        phase=Phase(name="train", main=main, needs=name_needs(job), together=True, ranks_join=True),
         world_size=world_size(job),
         notes=(*fabric.notes(job), *compat.notes(job), *_notes(job)),
         modules=("jax",) if job.script.kind != "command" else (),
@@ -86,12 +86,12 @@ def _defaults(job: Job) -> dict[str, str]:
     if alone:
         address = LOOPBACK
         port = port if job.environ.get("MASTER_PORT") else 0  # The starter finds a free one.
-    shown = f"[{address}]" if ":" in address else address
+    host = f"[{address}]" if ":" in address else address
     # Else the coordinator, which asks nobody who he is, listens on every address of the machine.
-    here = {"JAX_COORDINATOR_BIND_ADDRESS": f"{LOOPBACK}:{port}"} if alone or on_one_machine(job) else {}
+    bind = {"JAX_COORDINATOR_BIND_ADDRESS": f"{LOOPBACK}:{port}"} if alone or on_one_machine(job) else {}
     return {
-        "JAX_COORDINATOR_ADDRESS": f"{shown}:{port}",
-        **(here if "JAX_COORDINATOR_ADDRESS" not in job.environ else {}),
+        "JAX_COORDINATOR_ADDRESS": f"{host}:{port}",
+        **(bind if "JAX_COORDINATOR_ADDRESS" not in job.environ else {}),
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         "JAX_ENABLE_PREEMPTION_SERVICE": "0",
     }
@@ -124,13 +124,16 @@ def _devices(job: Job) -> list[str]:
             where=WHERE,
             hint="Correct TOOLKIT_PROCESSES_PER_HOST, or set JAX_PLATFORMS=cpu to compute without GPUs.",
         )
-    each = gpus // per_host
-    return [",".join(str(gpu) for gpu in range(local * each, (local + 1) * each)) for local in range(per_host)]
+    gpus_per_rank = gpus // per_host
+    return [
+        ",".join(str(gpu) for gpu in range(local * gpus_per_rank, (local + 1) * gpus_per_rank))
+        for local in range(per_host)
+    ]
 
 
 def _uses_gpus(job: Job) -> bool:
-    asked = job.environ.get("JAX_PLATFORMS", "").lower()
-    return not asked or any(name.strip() in GPU_PLATFORMS for name in asked.split(","))
+    platforms = job.environ.get("JAX_PLATFORMS", "").lower()
+    return not platforms or any(name.strip() in GPU_PLATFORMS for name in platforms.split(","))
 
 
 def _notes(job: Job) -> tuple[str, ...]:

@@ -29,24 +29,24 @@ def check(job: Job, ranks: int) -> None:
         return
     from toolkit.parallelism import decision, parameters, placement, release_2
 
-    given = job.spec.hyperparameters[PARAMETERS]
-    if not isinstance(given, dict):
+    values = job.spec.hyperparameters[PARAMETERS]
+    if not isinstance(values, dict):
         raise ContractError(
-            f"expected a JSON object of the model parallel library's parameters, found {str(given)[:40]!r}",
+            f"expected a JSON object of the model parallel library's parameters, found {str(values)[:40]!r}",
             where=PARAMETERS,
             hint='For example {"partitions": 2, "microbatches": 4} (docs/modelparallel.md).',
         )
-    if release_2.is_release_2(given):
+    if release_2.is_release_2(values):
         raise ContractError(
             "expected parameters of the model parallel library's release 1 (smdistributed.modelparallel), which the "
-            f"toolkit has, found those of release 2 ({', '.join(sorted(given)[:4])}): torch.sagemaker, which only "
+            f"toolkit has, found those of release 2 ({', '.join(sorted(values)[:4])}): torch.sagemaker, which only "
             "AWS's images hold; this one does not",
             where=PARAMETERS,
             hint="Without it, shard with FSDP2 (torch.distributed.fsdp.fully_shard) and split layers with the tensor "
             'parallel plans of transformers (from_pretrained(..., tp_plan="auto")), and leave smp out of Torchrun(). '
             "docs/modelparallel.md says more.",
         )
-    cfg = parameters.read(given, PARAMETERS)
+    cfg = parameters.read(values, PARAMETERS)
     if ranks == 1 and job.environ.get(PROFILE) == "1":
         return
     placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
@@ -73,5 +73,5 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def _parameters(job: Job) -> dict[str, Any]:
-    found = job.spec.hyperparameters.get("mp_parameters")
-    return found if isinstance(found, dict) else {}
+    values = job.spec.hyperparameters.get("mp_parameters")
+    return values if isinstance(values, dict) else {}

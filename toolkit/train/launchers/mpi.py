@@ -24,8 +24,8 @@ from toolkit.job.job import Job, Script
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import AGENT_WRAPPER, SHIM_SOCKET, Phase, Plan, ProcessSpec, StopPolicy, Tags
 from toolkit.train.launchers import compat, fabric, modelparallel
-from toolkit.train.launchers.environment import environment, names, on_one_machine, stop_policy, tokens
-from toolkit.train.launchers.mpi_options import Asked, command, rank_variables, split
+from toolkit.train.launchers.environment import environment, name_needs, on_one_machine, stop_policy, tokens
+from toolkit.train.launchers.mpi_options import MpirunRequest, command, rank_variables, split_options
 from toolkit.train.launchers.table import world_size
 
 HOOK = Path(toolkit.__file__).parent / "rank" / "hook"
@@ -74,17 +74,21 @@ def plan_for(
     assert job.script is not None
     mpi = mpi_of(job)
     _check(job)
-    custom, given = split(mpi, custom_options)
+    custom, from_options = split_options(mpi, custom_options)
     arguments = tokens(job)
     has_rank_shim = job.settings.rank_shim == "on"
     apart = _apart(job, mpi, run_folder)
     extra = {**apart, **_host_name(job), **(extra_environ or {})}
-    environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_SHIM_SOCKET": str(run_folder / SHIM_SOCKET)}
+    environ = {
+        **_environment(job, arguments, extra),
+        **from_options,
+        "TOOLKIT_SHIM_SOCKET": str(run_folder / SHIM_SOCKET),
+    }
     several = job.cluster.size > 1
     main = ProcessSpec(
         name="mpirun",
         argv=(
-            *command(mpi, _asked(job, run_folder, (*options, *custom))),
+            *command(mpi, _request(job, run_folder, (*options, *custom))),
             *((job.interpreter, "-I", "-S", str(RANK_SHIM), "-") if has_rank_shim else ()),
             *wrap,
             *_script(job, job.script),
@@ -112,7 +116,7 @@ def plan_for(
     return Plan(
         launcher=name,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
-        phase=Phase(name="train", main=main, needs=names(job), together=True),
+        phase=Phase(name="train", main=main, needs=name_needs(job), together=True),
         world_size=world_size(job),
         notes=(*fabric.notes(job), *compat.notes(job)),
         modules=("mpi4py",) if job.script.kind != "command" else (),
@@ -156,9 +160,9 @@ def _by_ssh(job: Job) -> bool:
     return job.settings.mpi_agent == "ssh"
 
 
-def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
+def _request(job: Job, run_folder: Path, custom: tuple[str, ...]) -> MpirunRequest:
     several = job.cluster.size > 1
-    return Asked(
+    return MpirunRequest(
         hosts=tuple((_name(job, host), job.processes_per_host) for host in job.cluster.taking_part),
         processes=world_size(job),
         interface=fabric.interface(job)[0] if several else None,
@@ -190,21 +194,21 @@ def _by_mpiruns_names(job: Job) -> dict[str, str]:
 
     Open MPI 4 prints names without their domain, but addresses whole.
     """
-    found: dict[str, str] = {}
+    hosts: dict[str, str] = {}
     for host in job.cluster.taking_part:
         name = _name(job, host)
         short = name if name.replace(".", "").isdigit() else name.partition(".")[0]
-        found |= {called: host for called in (name, short) if called not in job.cluster.taking_part}
-    return found
+        hosts |= {called: host for called in (name, short) if called not in job.cluster.taking_part}
+    return hosts
 
 
 def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str]) -> dict[str, str]:
     environ = environment(job, arguments)
-    ours = {**extra}
+    added = {**extra}
     if job.processes_per_host > 1:
         # By default each rank would use all cores. torchrun sets 1 for each rank, which wastes the other cores.
-        ours["OMP_NUM_THREADS"] = str(max(1, job.machine.cpus // job.processes_per_host))
-    for name, value in ours.items():
+        added["OMP_NUM_THREADS"] = str(max(1, job.machine.cpus // job.processes_per_host))
+    for name, value in added.items():
         environ.setdefault(name, value)
     return environ
 

@@ -20,32 +20,35 @@ COUNTED = {("host",), ("hosts",), ("np",)}
 MPICH_PATTERN = "[1,mpirank:%r,%h]:"
 
 
-class Asked(Record, frozen=True, kw_only=True):
-    """What mpirun is to do. `hosts`: each host's name and number of processes.
-
-    `interface`, `agent`: only for several hosts; `agent` is the program that starts daemons on other hosts. `relays`:
-    mpirun forwards the ranks' output, and must tag each line with its rank.
-    """
+class MpirunRequest(Record, frozen=True, kw_only=True):
+    """The ranks that mpirun starts, and how."""
 
     hosts: tuple[tuple[str, int], ...]
+    """Each host's name and number of processes."""
     processes: int
+    """The total."""
     interface: str | None = None
+    """The network interface to the other hosts; None for one host."""
     agent: str = ""
+    """The program that starts daemons on other hosts; "" for one host."""
     efa: bool = False
+    """The hosts have EFA devices."""
     relays: bool = False
+    """mpirun forwards the ranks' output, and must tag each line with its rank."""
     custom: tuple[str, ...] = ()
+    """The user's options."""
 
 
-def command(mpi: Mpi, asked: Asked) -> tuple[str, ...]:
+def command(mpi: Mpi, request: MpirunRequest) -> tuple[str, ...]:
     """Return mpirun and its options; the caller appends the program.
 
     The user's options come last. One of ours that the user repeats is left out: Open MPI refuses an MCA parameter that
     is given twice, version 5 also --bind-to and --map-by, MPICH every option.
     """
     table = {"openmpi4": _open_mpi_4, "openmpi5": _open_mpi_5, "mpich": _mpich}
-    repeated = {_key(entry) for entry in _entries(asked.custom)} - COUNTED
-    kept = (entry for entry in _entries(table[mpi.kind](asked)) if _key(entry) not in repeated)
-    return ("mpirun", *(token for entry in kept for token in entry), *asked.custom)
+    repeated = {_key(entry) for entry in _entries(request.custom)} - COUNTED
+    entries = (entry for entry in _entries(table[mpi.kind](request)) if _key(entry) not in repeated)
+    return ("mpirun", *(token for entry in entries for token in entry), *request.custom)
 
 
 def _entries(tokens: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -75,72 +78,90 @@ def rank_variables(mpi: Mpi) -> tuple[str, str]:
     return "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"
 
 
-def split(mpi: Mpi, options: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def split_options(mpi: Mpi, options: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (custom *options* as this mpirun accepts them, variables for the ranks made from the other options).
 
     `--NCCL_DEBUG VALUE` becomes a variable; for MPICH, which has no -x, `-x NAME=VALUE` too.
 
-    >>> split(Mpi(kind="openmpi4", version="4.1.8", path=""), "-verbose --NCCL_DEBUG INFO -x A=b")
+    >>> split_options(Mpi(kind="openmpi4", version="4.1.8", path=""), "-verbose --NCCL_DEBUG INFO -x A=b")
     (('-verbose', '-x', 'A=b'), {'NCCL_DEBUG': 'INFO'})
     """
-    given: dict[str, str] = {}
-    kept: list[str] = []
+    variables: dict[str, str] = {}
+    custom: list[str] = []
     tokens = options.split()
     while tokens:
         token = tokens.pop(0)
         if token == "--NCCL_DEBUG" and tokens:
-            given["NCCL_DEBUG"] = tokens.pop(0)
+            variables["NCCL_DEBUG"] = tokens.pop(0)
         elif token == "-x" and tokens and mpi.kind == "mpich":
             name, equals, value = tokens.pop(0).partition("=")
             if equals:  # Without a value mpirun would pass the leader's on; here each rank has its host's own value.
-                given[name] = value
+                variables[name] = value
         elif mpi.kind == "openmpi5" and re.fullmatch(r"-[a-z][a-z_-]+", token) and token not in ONE_DASH:
-            kept.append("-" + token)
+            custom.append("-" + token)
         else:
-            kept.append(token)
-    return tuple(kept), given
+            custom.append(token)
+    return tuple(custom), variables
 
 
-def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
+def _open_mpi_4(request: MpirunRequest) -> tuple[str, ...]:
     return (
-        *("--host", _hosts(asked), "-np", str(asked.processes), "--allow-run-as-root"),
-        *(("--display-map", "--tag-output") if asked.relays else ()),
-        *_mca(btl_tcp_if_include=asked.interface, oob_tcp_if_include=asked.interface),
+        "--host",
+        _hosts(request),
+        "-np",
+        str(request.processes),
+        "--allow-run-as-root",
+        *(("--display-map", "--tag-output") if request.relays else ()),
+        *_mca(btl_tcp_if_include=request.interface, oob_tcp_if_include=request.interface),
         # Open MPI 4 needs a remote agent even for one host: it does not start with neither an agent nor ssh.
-        *_mca(plm_rsh_agent=asked.agent if len(asked.hosts) > 1 else "/bin/sh"),
-        *(_mca(plm_rsh_no_tree_spawn="1") if len(asked.hosts) > 1 else ()),
-        *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
+        *_mca(plm_rsh_agent=request.agent if len(request.hosts) > 1 else "/bin/sh"),
+        *(_mca(plm_rsh_no_tree_spawn="1") if len(request.hosts) > 1 else ()),
+        *(("--leave-session-attached",) if len(request.hosts) > 1 else ()),
         # Else it removes the domain from names, and asks for a daemon on a host that is not in the job.
-        *(_mca(orte_keep_fqdn_hostnames="1") if any(map(_has_domain, asked.hosts)) else ()),
-        *("--bind-to", "none", "--map-by", "slot"),
-        *(_mca(pml="ob1", btl="^openib") if asked.efa else ()),
+        *(_mca(orte_keep_fqdn_hostnames="1") if any(map(_has_domain, request.hosts)) else ()),
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+        *(_mca(pml="ob1", btl="^openib") if request.efa else ()),
         *_mca(btl_vader_single_copy_mechanism="none"),
     )
 
 
-def _open_mpi_5(asked: Asked) -> tuple[str, ...]:
+def _open_mpi_5(request: MpirunRequest) -> tuple[str, ...]:
     # PRRTE ignores loopback, and does not start if it may use nothing else.
-    interface = None if asked.interface == "lo" else asked.interface
-    remote = {"prte_if_include": interface, "plm_ssh_agent": asked.agent, "plm_ssh_no_tree_spawn": "1"}
+    interface = None if request.interface == "lo" else request.interface
+    remote = {"prte_if_include": interface, "plm_ssh_agent": request.agent, "plm_ssh_no_tree_spawn": "1"}
     return (
-        *("--host", _hosts(asked), "-np", str(asked.processes), "--allow-run-as-root"),
-        *(("--display", "map", "--output", "tag") if asked.relays else ()),
-        *_mca(btl_tcp_if_include=asked.interface),
-        *(_mca("--prtemca", **remote) if len(asked.hosts) > 1 else ()),
-        *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
-        *("--bind-to", "none", "--map-by", "slot"),
-        *(_mca(pml="ob1") if asked.efa else ()),
+        "--host",
+        _hosts(request),
+        "-np",
+        str(request.processes),
+        "--allow-run-as-root",
+        *(("--display", "map", "--output", "tag") if request.relays else ()),
+        *_mca(btl_tcp_if_include=request.interface),
+        *(_mca("--prtemca", **remote) if len(request.hosts) > 1 else ()),
+        *(("--leave-session-attached",) if len(request.hosts) > 1 else ()),
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+        *(_mca(pml="ob1") if request.efa else ()),
         *_mca(smsc="^cma"),
     )
 
 
-def _mpich(asked: Asked) -> tuple[str, ...]:
-    several = len(asked.hosts) > 1
+def _mpich(request: MpirunRequest) -> tuple[str, ...]:
+    several = len(request.hosts) > 1
     return (
-        *("-genvnone", "-hosts", _hosts(asked), "-np", str(asked.processes)),
-        *(("-prepend-pattern", MPICH_PATTERN) if asked.relays else ()),
-        *(("-iface", asked.interface) if several and asked.interface else ()),
-        *(("-launcher", "ssh", "-launcher-exec", asked.agent) if several else ()),
+        "-genvnone",
+        "-hosts",
+        _hosts(request),
+        "-np",
+        str(request.processes),
+        *(("-prepend-pattern", MPICH_PATTERN) if request.relays else ()),
+        *(("-iface", request.interface) if several and request.interface else ()),
+        *(("-launcher", "ssh", "-launcher-exec", request.agent) if several else ()),
     )
 
 
@@ -148,8 +169,8 @@ def _has_domain(host: tuple[str, int]) -> bool:
     return "." in host[0] and not host[0].replace(".", "").isdigit()
 
 
-def _hosts(asked: Asked) -> str:
-    return ",".join(host if count == 1 else f"{host}:{count}" for host, count in asked.hosts)
+def _hosts(request: MpirunRequest) -> str:
+    return ",".join(host if count == 1 else f"{host}:{count}" for host, count in request.hosts)
 
 
 def _mca(word: str = "--mca", **values: str | None) -> tuple[str, ...]:

@@ -23,15 +23,15 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return worker(script.plan(job, run_folder), job, "multi_worker_mirrored", config(job))
 
 
-def worker(made: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
-    """Return *made*, a plan of launcher script, changed to *launcher*'s: one process on each host, with *tf_config*.
+def worker(plan: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
+    """Return *plan*, a plan of launcher script, changed to *launcher*'s: one process on each host, with *tf_config*.
 
     The user's own TF_CONFIG and TF_CPP_MIN_LOG_LEVEL stay.
     """
-    environ = {"TF_CONFIG": tf_config, "TF_CPP_MIN_LOG_LEVEL": "1", **made.phase.main.environ}
+    environ = {"TF_CONFIG": tf_config, "TF_CPP_MIN_LOG_LEVEL": "1", **plan.phase.main.environ}
     several = job.cluster.size > 1
     return msgspec.structs.replace(
-        made.with_main(environ=environ, rank=job.cluster.rank),
+        plan.with_main(environ=environ, rank=job.cluster.rank),
         launcher=launcher,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
         world_size=world_size(job),
@@ -41,16 +41,16 @@ def worker(made: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
 
 def config(job: Job) -> str:
     """Return TF_CONFIG for this host's worker."""
-    workers = [at(job, host, PORT, index) for index, host in enumerate(job.cluster.taking_part)]
-    return text({"worker": workers}, "worker", job.cluster.rank)
+    workers = [server_address(job, host, PORT, index) for index, host in enumerate(job.cluster.taking_part)]
+    return tf_config_text({"worker": workers}, "worker", job.cluster.rank)
 
 
-def text(cluster: dict[str, list[str]], kind: str, index: int) -> str:
+def tf_config_text(cluster: dict[str, list[str]], kind: str, index: int) -> str:
     """Return TF_CONFIG's text, as sagemaker-tensorflow-training writes it: `environment` is "cloud"."""
     return json.dumps({"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": kind}})
 
 
-def at(job: Job, host: str, port: int, index: int) -> str:
+def server_address(job: Job, host: str, port: int, index: int) -> str:
     """Return "address:port" of a TensorFlow server on *host*.
 
     A job of one host uses the port that `train` found free, because another job of the machine may have *port*.
@@ -58,5 +58,5 @@ def at(job: Job, host: str, port: int, index: int) -> str:
     MASTER_PORT so that all of these are free. A loopback address for each host would not help: TensorFlow listens on
     every address of the machine.
     """
-    own = master(job)[1] + index if on_one_machine(job) else job.port or port
-    return f"{job.cluster.address(host)}:{own}"
+    server_port = master(job)[1] + index if on_one_machine(job) else job.port or port
+    return f"{job.cluster.address(host)}:{server_port}"

@@ -14,7 +14,7 @@ from toolkit.job.job import Job
 from toolkit.job.plan import Listens, Plan, ProcessSpec
 from toolkit.train.launchers import script
 from toolkit.train.launchers.environment import stop_policy
-from toolkit.train.launchers.multi_worker_mirrored import at, text, worker
+from toolkit.train.launchers.multi_worker_mirrored import server_address, tf_config_text, worker
 
 PORT = 2222
 SERVER_PORT = 2223
@@ -26,36 +26,38 @@ SERVER = Path(toolkit.__file__).parent / "rank" / "hook" / "parameter_server.py"
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return the plan for one task and one server on each host; if the user sets TF_CONFIG, without the server."""
     index = job.cluster.rank
-    own = text(cluster(job), "worker", index - 1) if index else text(cluster(job), "master", 0)
-    made = worker(script.plan(job, run_folder), job, "parameter_server", own)
+    tf_config = (
+        tf_config_text(cluster(job), "worker", index - 1) if index else tf_config_text(cluster(job), "master", 0)
+    )
+    changed = worker(script.plan(job, run_folder), job, "parameter_server", tf_config)
     if "TF_CONFIG" in job.environ:
-        return msgspec.structs.replace(made, notes=(*made.notes, "TF_CONFIG is the job's own: no ps is started"))
-    made = made.with_main(stop=msgspec.structs.replace(made.phase.main.stop, failure_s=FAILURE_S))
+        return msgspec.structs.replace(changed, notes=(*changed.notes, "TF_CONFIG is the job's own: no ps is started"))
+    changed = changed.with_main(stop=msgspec.structs.replace(changed.phase.main.stop, failure_s=FAILURE_S))
     phase = msgspec.structs.replace(
-        made.phase,
+        changed.phase,
         services=(server(job),),
         serves_all=True,
         leads=job.cluster.is_leader,
         served=_served(job),
     )
-    return msgspec.structs.replace(made, phase=phase)
+    return msgspec.structs.replace(changed, phase=phase)
 
 
 def cluster(job: Job) -> dict[str, list[str]]:
     """Return the tasks of all hosts."""
     hosts = job.cluster.taking_part
-    tasks = [at(job, host, PORT, index) for index, host in enumerate(hosts)]
-    servers = [at(job, host, SERVER_PORT, len(hosts) + index) for index, host in enumerate(hosts)]
+    tasks = [server_address(job, host, PORT, index) for index, host in enumerate(hosts)]
+    servers = [server_address(job, host, SERVER_PORT, len(hosts) + index) for index, host in enumerate(hosts)]
     return {"master": tasks[:1], "ps": servers, "worker": tasks[1:]}
 
 
 def server(job: Job) -> ProcessSpec:
     """Return this host's server. It sees no GPU: they are the script's."""
-    given = {"TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONUNBUFFERED": "1", **job.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONUNBUFFERED": "1", **job.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     return ProcessSpec(
         name="ps",
         argv=(job.interpreter, str(SERVER)),
-        environ={**given, "TF_CONFIG": text(cluster(job), "ps", job.cluster.rank)},
+        environ={**environ, "TF_CONFIG": tf_config_text(cluster(job), "ps", job.cluster.rank)},
         cwd=job.folders.output_data,
         stop=stop_policy(job),
     )

@@ -20,7 +20,7 @@ from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase, Plan, ProcessSpec
 from toolkit.train.launchers import compat, fabric, torchrun
-from toolkit.train.launchers.environment import environment, names, stop_policy, tokens
+from toolkit.train.launchers.environment import environment, name_needs, stop_policy, tokens
 from toolkit.train.launchers.table import world_size
 
 RANK = Path(toolkit.__file__).parent / "rank" / "xla" / "rank.py"
@@ -39,12 +39,12 @@ def plan(job: Job, run_folder: Path) -> Plan:
     device = _device(job)
     if not shim:
         _check(job, job.script, device)
-    made = _on_tpu(job) if device == "TPU" and not shim else _under_torchrun(job, run_folder)
-    environ = {name: value for name, value in made.phase.main.environ.items() if name != "TOOLKIT_XLA"}
+    changed = _on_tpu(job) if device == "TPU" and not shim else _under_torchrun(job, run_folder)
+    environ = {name: value for name, value in changed.phase.main.environ.items() if name != "TOOLKIT_XLA"}
     if not shim:
         environ |= {"PJRT_DEVICE": device, "TOOLKIT_XLA": "on"}
     modules = ("torch",) if shim else ("torch", "torch_xla")
-    return msgspec.structs.replace(made.with_main(environ=environ), launcher="pytorchxla", modules=modules)
+    return msgspec.structs.replace(changed.with_main(environ=environ), launcher="pytorchxla", modules=modules)
 
 
 def _device(job: Job) -> str:
@@ -84,25 +84,25 @@ def _gpus(job: Job) -> str:
 
 
 def _under_torchrun(job: Job, run_folder: Path) -> Plan:
-    made = torchrun.plan(job, run_folder)
+    changed = torchrun.plan(job, run_folder)
     assert job.script is not None
     if job.script.kind == "command":
-        return made
-    given = tokens(job)
-    torchruns = (*torchrun.named(job.script), *given)
-    argv = (*made.phase.main.argv[: -len(torchruns)], "--", str(RANK), *_entry(job.script), *given)
-    return made.with_main(argv=argv)
+        return changed
+    arguments = tokens(job)
+    replaced = (*torchrun.script_arguments(job.script), *arguments)
+    argv = (*changed.phase.main.argv[: -len(replaced)], "--", str(RANK), *_entry(job.script), *arguments)
+    return changed.with_main(argv=argv)
 
 
 def _on_tpu(job: Job) -> Plan:
     assert job.script is not None
-    given = tokens(job)
-    started = (*job.script.through, f"./{job.script.entry}")
-    ours = (job.interpreter, str(RANK), *_entry(job.script))
+    arguments = tokens(job)
+    command = (*job.script.through, f"./{job.script.entry}")
+    python = (job.interpreter, str(RANK), *_entry(job.script))
     main = ProcessSpec(
         name="script",
-        argv=(*(started if job.script.kind == "command" else ours), *given),
-        environ=environment(job, given),
+        argv=(*(command if job.script.kind == "command" else python), *arguments),
+        environ=environment(job, arguments),
         cwd=job.script.folder,
         stop=stop_policy(job),
         rank=job.cluster.rank,
@@ -110,7 +110,7 @@ def _on_tpu(job: Job) -> Plan:
     return Plan(
         launcher="pytorchxla",
         role="alone" if job.cluster.size == 1 else "leader" if job.cluster.is_leader else "follower",
-        phase=Phase(name="train", main=main, needs=names(job), together=True),
+        phase=Phase(name="train", main=main, needs=name_needs(job), together=True),
         world_size=world_size(job),
         notes=fabric.notes(job),
     )

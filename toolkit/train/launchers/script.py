@@ -6,17 +6,17 @@ from toolkit.job.command import command
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, Plan, ProcessSpec
 from toolkit.train.launchers import fabric
-from toolkit.train.launchers.environment import environment, names, stop_policy, tokens
+from toolkit.train.launchers.environment import environment, name_needs, stop_policy, tokens
 
 
 def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher is called alike
     """Return the plan for a script that runs as one process."""
     assert job.script is not None
-    given = tokens(job)
+    arguments = tokens(job)
     main = ProcessSpec(
         name="script",
-        argv=command(job.script, job.interpreter, given),
-        environ={**_node_rank(job), **environment(job, given)},
+        argv=command(job.script, job.interpreter, arguments),
+        environ={**_node_rank(job), **environment(job, arguments)},
         # A plug-in runs in `train`'s own folder, as under sagemaker-training: it may download its code itself.
         cwd=Path() if job.script.kind == "plugin" else job.script.folder,
         stop=stop_policy(job),
@@ -25,7 +25,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
     return Plan(
         launcher="script",
         role="alone",
-        phase=Phase(name="train", main=main, needs=names(job), together=True),
+        phase=Phase(name="train", main=main, needs=name_needs(job), together=True),
         notes=fabric.notes(job),
     )
 

@@ -21,7 +21,7 @@ from toolkit.train.launchers import compat, mpi, torchrun
 
 HELPER = "smddprun"
 SERVER_PORT = 7592
-# What SageMaker's mpirun tells a rank, and torchrun's names for it.
+# Variables of SageMaker's mpirun, and torchrun's names for the same values.
 MPI_NAMES = {
     "OMPI_COMM_WORLD_RANK": "RANK",
     "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
@@ -52,16 +52,16 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def _under_torchrun(job: Job, run_folder: Path) -> Plan:
-    made = torchrun.plan(job, run_folder)
-    made = made.with_main(environ={**variables(job), **made.phase.main.environ}, rank_aliases=MPI_NAMES)
+    changed = torchrun.plan(job, run_folder)
+    changed = changed.with_main(environ={**variables(job), **changed.phase.main.environ}, rank_aliases=MPI_NAMES)
     return msgspec.structs.replace(
-        made, launcher="smddp", choice=_choice("torchrun"), notes=(*made.notes, *_notes(job))
+        changed, launcher="smddp", choice=_choice("torchrun"), notes=(*changed.notes, *_notes(job))
     )
 
 
 def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
     # train/launchers/fabric.py sets RDMAV_FORK_SAFE and FI_PROVIDER if there are EFA devices.
-    made = mpi.plan_for(
+    changed = mpi.plan_for(
         job,
         run_folder,
         name="smddp",
@@ -70,8 +70,8 @@ def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
         wrap=wrap,
     )
     if wrap:
-        return msgspec.structs.replace(made, choice="smddp: AWS's library is installed; mpirun starts smddprun")
-    return msgspec.structs.replace(made, choice=_choice("mpirun"), notes=(*made.notes, *_notes(job)))
+        return msgspec.structs.replace(changed, choice="smddp: AWS's library is installed; mpirun starts smddprun")
+    return msgspec.structs.replace(changed, choice=_choice("mpirun"), notes=(*changed.notes, *_notes(job)))
 
 
 def _choice(under: str) -> str:
@@ -79,10 +79,10 @@ def _choice(under: str) -> str:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    """Return notes on what the job asks for and the open backend does not do."""
-    said = []
+    """Return notes on features that the job asks for and the open backend lacks."""
+    notes = []
     if "smddp" not in compat.names(job):
-        said.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")
+        notes.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")
     elif job.settings.rank_hook == "off":
-        said.append("smddp: TOOLKIT_RANK_HOOK=off, so smdistributed cannot be imported unless the image has its own")
-    return tuple(said)
+        notes.append("smddp: TOOLKIT_RANK_HOOK=off, so smdistributed cannot be imported unless the image has its own")
+    return tuple(notes)

@@ -37,11 +37,11 @@ def plan(job: Job, run_folder: Path) -> Plan:
     name = name_for(job)
     modelparallel.check(job, world_size(job))
     planned = cast(Plan, import_module(f"toolkit.train.launchers.{name}").plan(job, run_folder))
-    asked = job.settings.processes_per_host or 1
+    processes = job.settings.processes_per_host or 1
     alone = job.spec.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")
-    if asked > 1 and STRATEGIES[job.strategy.name].one_per_host and not alone:
+    if processes > 1 and STRATEGIES[job.strategy.name].one_per_host and not alone:
         note = (
-            f"TOOLKIT_PROCESSES_PER_HOST={asked} has no effect: launcher {name} starts one process on each host."
+            f"TOOLKIT_PROCESSES_PER_HOST={processes} has no effect: launcher {name} starts one process on each host."
             " TOOLKIT_DISTRIBUTION=torchrun (or ddp, mpi, smddp, ...) starts several"
         )
         return msgspec.structs.replace(planned, notes=(*planned.notes, note))

@@ -18,7 +18,7 @@ from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import RANK_WRAPPER, Listens, Need, Phase, Plan, ProcessSpec
 from toolkit.train.launchers import compat, fabric
-from toolkit.train.launchers.environment import environment, master, names, stop_policy, tokens
+from toolkit.train.launchers.environment import environment, master, name_needs, stop_policy, tokens
 from toolkit.train.launchers.table import world_size
 
 # torchrun kills its workers after 30 s by default (--shutdown-timeout, since torch 2.12; older versions ignore the
@@ -29,9 +29,9 @@ SHUTDOWN_MARGIN_S = 30
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return the plan for ranks under torchrun."""
     assert job.script is not None
-    given = tokens(job)
+    arguments = tokens(job)
     per_host, hosts = job.processes_per_host, job.cluster.size
-    environ = environment(job, given)
+    environ = environment(job, arguments)
     environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
@@ -50,7 +50,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         environ["PYTHON_EXEC"] = str(wrapper)
     main = ProcessSpec(
         name="torchrun",
-        argv=(*_torchrun(job), *named(job.script, wrapper if has_rank_shim else None), *given),
+        argv=(*_torchrun(job), *script_arguments(job.script, wrapper if has_rank_shim else None), *arguments),
         environ=environ,
         launcher_environ=_own_port(job),
         cwd=job.script.folder,
@@ -62,7 +62,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return Plan(
         launcher="torchrun",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
-        phase=Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),
+        phase=Phase(name="train", main=main, needs=(*name_needs(job), *_rendezvous(job)), together=True),
         world_size=world_size(job),
         notes=(*fabric.notes(job), *compat.notes(job), *_notes(ignored)),
         modules=("torch",),
@@ -87,8 +87,8 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     prefix = ("neuron_parallel_compile",) if _compiles(job) else ()
     size = ("--nnodes", str(job.cluster.size), "--nproc_per_node", str(job.processes_per_host))
     address, port = master(job)
-    where = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
-    rendezvous = where if job.cluster.size > 1 else ()
+    addresses = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
+    rendezvous = addresses if job.cluster.size > 1 else ()
     return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
 
 
@@ -99,7 +99,7 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
     ({'NCCL_DEBUG': 'INFO'}, ('-verbose', '-x', '=1'))
     """
     tokens = options.split()
-    given, rest = {}, []
+    variables, rest = {}, []
     while tokens:
         token = tokens.pop(0)
         if token in ("-x", "--NCCL_DEBUG") and tokens:
@@ -108,10 +108,10 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
             if equals and not name.isidentifier():
                 rest += [token, text]  # No name of a variable: quotation marks are part of it, as for mpirun.
             elif equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
-                given[name] = value
+                variables[name] = value
         else:
             rest.append(token)
-    return given, tuple(rest)
+    return variables, tuple(rest)
 
 
 def _own_port(job: Job) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _own_port(job: Job) -> dict[str, str]:
     return {"PET_MASTER_PORT": str(master(job)[1])}
 
 
-def named(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:
+def script_arguments(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:
     """Return torchrun's last options and the script.
 
     "--" ends torchrun's own options. Without it, its parser refuses an argument of the script that is a prefix of

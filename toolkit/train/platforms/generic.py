@@ -234,22 +234,22 @@ def _program_options(program: str, code: Path, working: Path) -> dict[str, str]:
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}
 
 
-def _check_supported(file: JobFile, place: Place, where: str) -> None:
+def _check_supported(file: JobFile, place: Place, source: str) -> None:
     """Raise ContractError for options that only `toolkit run` and SageMaker support."""
     count = len(place.cluster.hosts)
     for channel in file.channels:
         if channel.mode == "Pipe":
             message = "expected File or FastFile, found Pipe, which nothing feeds here"
-            raise ContractError(f"$.channel.{channel.name}: {message}", where=where)
+            raise ContractError(f"$.channel.{channel.name}: {message}", where=source)
         if channel.sharded and count > 1:
             message = "expected FullyReplicated, found ShardedByS3Key: every host sees the whole folder here"
-            raise ContractError(f"$.channel.{channel.name}: {message}", where=where)
+            raise ContractError(f"$.channel.{channel.name}: {message}", where=source)
     if file.requirements is not None and file.requirements != file.source / "requirements.txt":
         message = f"expected {file.source / 'requirements.txt'}, which is installed before the script starts"
-        raise ContractError(f"$.requirements: {message}, found {file.requirements}", where=where)
+        raise ContractError(f"$.requirements: {message}, found {file.requirements}", where=source)
     if len(file.groups) > 1 and len(file.hosts) != count:
         message = f"expected {count} hosts in all, as the orchestrator gave, found {len(file.hosts)}"
-        raise ContractError(f"$.instance-groups: {message}", where=where)
+        raise ContractError(f"$.instance-groups: {message}", where=source)
 
 
 def _with_groups(place: Place, groups: tuple[Group, ...]) -> Place:

@@ -39,5 +39,5 @@ def _mounted(data: Path) -> list[str]:
     except OSError as error:
         reason = f"one that cannot be read ({error.strerror})"
         hint = f"Each folder in {data} is a channel. Correct its owner and permissions."
-        where = str(error.filename or data)
-        raise of_document(error)(f"expected a folder, found {reason}", where=where, hint=hint) from None
+        source = str(error.filename or data)
+        raise of_document(error)(f"expected a folder, found {reason}", where=source, hint=hint) from None

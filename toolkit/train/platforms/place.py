@@ -66,24 +66,24 @@ def cluster_of(hosts: tuple[str, ...], current: str, addresses: dict[str, str] |
     return Cluster(current=current, hosts=hosts, addresses=addresses or {}, interface="")
 
 
-def expand_hosts(text: str, where: str) -> tuple[str, ...]:
+def expand_hosts(text: str, source: str) -> tuple[str, ...]:
     """Return the hosts of a list in Slurm's notation: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
 
     Numbers are padded to the width of their range's first number.
 
     Raises:
-        ContractError: the text is not such a list, or has more than 100,000 hosts; *where* names the variable.
+        ContractError: the text is not such a list, or has more than 100,000 hosts; *source* names the variable.
     """
-    names = (host for part in _parts(text, where) for host in _names(part, where))
+    names = (host for part in _parts(text, source) for host in _names(part, source))
     hosts = dict[str, None]()
     for host in islice(names, MOST_HOSTS + 1):
         if host in hosts:
-            raise ContractError(f"expected each host once, found {_short(host)} twice", where=where)
+            raise ContractError(f"expected each host once, found {_short(host)} twice", where=source)
         hosts[host] = None
     if len(hosts) > MOST_HOSTS:
-        raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=where)
+        raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=source)
     if not hosts:
-        raise ContractError("expected hosts, as algo-1,algo-2 or algo-[1-2], found none", where=where)
+        raise ContractError("expected hosts, as algo-1,algo-2 or algo-[1-2], found none", where=source)
     return tuple(hosts)
 
 
@@ -123,8 +123,8 @@ def find_own_host(
     return _named(hosts, name, "TOOLKIT_HOST" if settings.host else "HOSTNAME", listed)
 
 
-def whole_number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
-    """Return *text*, the value of the variable *where*, as a whole number.
+def whole_number(text: str, source: str, *, below: int | None = None, least: int = 0) -> int:
+    """Return *text*, the value of the variable *source*, as a whole number.
 
     Raises:
         ContractError: it is not a whole number, or outside [*least*, *below*).
@@ -132,11 +132,11 @@ def whole_number(text: str, where: str, *, below: int | None = None, least: int 
     below = MOST + 1 if below is None else below
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) < below:
         return int(text)
-    raise ContractError(f"expected a whole number, {least} to {below - 1:,}, found {text[:40]!r}", where=where)
+    raise ContractError(f"expected a whole number, {least} to {below - 1:,}, found {text[:40]!r}", where=source)
 
 
-def json_object(text: str, where: str, expected: str) -> dict[str, Any]:
-    """Return the JSON object in *text*, the value of the variable *where*; NaN and Infinity count as JSON.
+def json_object(text: str, source: str, expected: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, the value of the variable *source*; NaN and Infinity count as JSON.
 
     Raises:
         ContractError: it is none; the message shows its beginning. *expected* describes it.
@@ -146,7 +146,7 @@ def json_object(text: str, where: str, expected: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise ContractError(f"expected {expected}, found {_short(text)}", where=where)
+        raise ContractError(f"expected {expected}, found {_short(text)}", where=source)
     return content
 
 
@@ -162,7 +162,7 @@ def job_name(*parts: str) -> str:
     return "-".join(_ODD.sub("-", part).strip("-") for part in parts if part)[:63].strip("-")
 
 
-def _named(hosts: tuple[str, ...], name: str, where: str, listed: str) -> str:
+def _named(hosts: tuple[str, ...], name: str, source: str, listed: str) -> str:
     if name in hosts:
         return name
     short = [host for host in hosts if host.partition(".")[0] == name.partition(".")[0]]
@@ -170,7 +170,7 @@ def _named(hosts: tuple[str, ...], name: str, where: str, listed: str) -> str:
         return short[0]
     raise ContractError(
         f"expected one of {listed} ({first_hosts(hosts)}), found {name!r}",
-        where=where,
+        where=source,
         hint="Set TOOLKIT_HOST to this host's name among them.",
     )
 
@@ -180,7 +180,7 @@ def first_hosts(hosts: tuple[str, ...]) -> str:
     return ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
 
 
-def _parts(text: str, where: str) -> list[str]:
+def _parts(text: str, source: str) -> list[str]:
     """Return *text* split at the commas outside brackets."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text + ","):
@@ -194,11 +194,11 @@ def _parts(text: str, where: str) -> list[str]:
         if depth not in (0, 1):
             break
     if depth:
-        raise ContractError(f"expected every [ to be closed once, found {_short(text)}", where=where)
+        raise ContractError(f"expected every [ to be closed once, found {_short(text)}", where=source)
     return [part for part in parts if part]
 
 
-def _names(part: str, where: str) -> Iterator[str]:
+def _names(part: str, source: str) -> Iterator[str]:
     """Yield the names that *part* expands to; its last range varies fastest."""
     pieces: list[list[str]] = []
     while part:
@@ -206,18 +206,18 @@ def _names(part: str, where: str) -> Iterator[str]:
         inside, _, part = rest.partition("]")
         pieces.append([head])
         if bracket:
-            pieces.append([number for span in inside.split(",") for number in _numbers(span.strip(), where)])
+            pieces.append([number for span in inside.split(",") for number in _numbers(span.strip(), source)])
     return map("".join, product(*pieces))
 
 
-def _numbers(span: str, where: str) -> list[str]:
+def _numbers(span: str, source: str) -> list[str]:
     """Return the numbers of the range *span*, each with the first's width."""
     match = _RANGE.fullmatch(span)
     if match is None:
-        raise ContractError(f"expected numbers and ranges in brackets, found {_short(span)}", where=where)
+        raise ContractError(f"expected numbers and ranges in brackets, found {_short(span)}", where=source)
     first, last = int(match[1]), int(match[2] or match[1])
     if not 0 <= last - first < MOST_HOSTS:
-        raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {span}", where=where)
+        raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {span}", where=source)
     return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
 
 

@@ -40,8 +40,8 @@ def report(folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome* and log it. A failure file that the script wrote itself is kept."""
     # Mask before the text is cut: half a secret would no longer be recognized.
     outcome = masked(outcome, log)
-    for what, step in STEPS:
-        log.attempt(f"{what} could not be written", partial(step, folders, outcome, log), None)
+    for part, step in STEPS:
+        log.attempt(f"{part} could not be written", partial(step, folders, outcome, log), None)
 
 
 def _make_folder(folders: Folders, _outcome: Outcome, log: Log) -> None:
@@ -140,11 +140,11 @@ def place_of(outcome: Outcome) -> str:
         rank or outcome.cause.process,
         f"pid {outcome.cause.pid}" if outcome.cause.pid is not None else "",
     )
-    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.cause.process_end)))
+    place = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.cause.process_end)))
     if outcome.cause.identical_failures:
         more = outcome.cause.identical_failures
-        where += f"; {more} more rank{'s' if more > 1 else ''} with the same traceback"
-    return ". ".join(filter(None, (where, outcome.cause.advice)))
+        place += f"; {more} more rank{'s' if more > 1 else ''} with the same traceback"
+    return ". ".join(filter(None, (place, outcome.cause.advice)))
 
 
 def _cut(text: str, room: int) -> str:
@@ -185,12 +185,12 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
         outcome,
         cause=outcome.cause.masked(mask),
         stuck_ranks=tuple(
-            msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function))
-            for each in outcome.stuck_ranks
+            msgspec.structs.replace(rank, file=mask(rank.file), function=mask(rank.function))
+            for rank in outcome.stuck_ranks
         ),
         command=tuple(map(mask, mask_arguments(outcome.command))),
         notes=tuple(map(mask, outcome.notes)),
-        restarts=tuple(msgspec.structs.replace(each, message=mask(each.message)) for each in outcome.restarts),
+        restarts=tuple(msgspec.structs.replace(restart, message=mask(restart.message)) for restart in outcome.restarts),
     )
 
 

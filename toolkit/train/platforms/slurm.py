@@ -26,18 +26,18 @@ def find(environ: Mapping[str, str], settings: Settings) -> Place:
     Raises:
         ContractError: srun did not start it with one task on each node, or the variables contradict each other.
     """
-    where = "SLURM_STEP_NODELIST"
-    nodes = environ.get(where, "")
+    variable = "SLURM_STEP_NODELIST"
+    nodes = environ.get(variable, "")
     if not nodes:
-        where = "SLURM_JOB_NODELIST"
-        nodes = environ.get(where, "")
+        variable = "SLURM_JOB_NODELIST"
+        nodes = environ.get(variable, "")
         if environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
             raise ContractError("expected a step of the job, found none", where="SLURM_STEP_NODELIST", hint=HINT)
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")
     if not ONE_EACH.fullmatch(tasks):
         message = f"expected one task on each node, found {tasks}"
         raise ContractError(message, where="SLURM_STEP_TASKS_PER_NODE", hint=HINT)
-    hosts = expand_hosts(nodes, where)
+    hosts = expand_hosts(nodes, variable)
     _check_components(environ, hosts)
     node = whole_number(environ.get("SLURM_NODEID", "0"), "SLURM_NODEID", below=len(hosts))
     job = environ["SLURM_JOB_ID"]

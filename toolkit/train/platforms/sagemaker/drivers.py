@@ -158,14 +158,14 @@ def _without_redirections(words: list[str]) -> list[str]:
 
 def _started(words: list[str]) -> list[str]:
     """Return the words that the starter *words*[0] makes its program."""
-    with_value, before = STARTERS[Path(words[0]).name]
+    with_value, skipped = STARTERS[Path(words[0]).name]
     index = 1
     while index < len(words) and words[index].startswith("-"):
         if words[index] == "--":
             index += 1
             break
         index += 2 if words[index] in with_value else 1
-    return words[index + before :]
+    return words[index + skipped :]
 
 
 def _variables(entry: str, cluster: Cluster, data: Path) -> dict[str, str]:

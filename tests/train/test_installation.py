@@ -51,7 +51,7 @@ def test_a_job_ends_as_its_script_did_though_that_removed_the_toolkit(
 
 
 def test_a_job_whose_end_cannot_be_judged_says_why_and_how_its_script_ended(base: Base, installed: Path) -> None:
-    shutil.rmtree(installed / "verdict")
+    shutil.rmtree(installed / "train/verdict")
     base.program("raise SystemExit(3)")
 
     done = base.train(command=RUNS, PYTHONPATH=str(installed.parent))
@@ -63,7 +63,7 @@ def test_a_job_whose_end_cannot_be_judged_says_why_and_how_its_script_ended(base
 
 
 def test_a_missing_file_is_reported_while_the_script_runs(base: Base, installed: Path, tmp_path: Path) -> None:
-    shutil.rmtree(installed / "verdict")
+    shutil.rmtree(installed / "train/verdict")
     go = tmp_path / "go"
     os.mkfifo(go)
     base.program(f"open({str(go)!r}).read()")

@@ -23,7 +23,7 @@ from toolkit.train.supervise.outlet import F_SETPIPE_SZ
 DEADLINE_S = 60
 # Half a minute of patience with a console that takes nothing is too long for tests.
 IMPATIENT = """
-from toolkit.supervise import outlet
+from toolkit.train.supervise import outlet
 outlet.STALLED_S = {patience_s}
 from toolkit.cli.main import train
 train()

@@ -224,7 +224,7 @@ def test_a_host_that_cannot_be_looked_at_is_named_and_costs_no_other(tmp_path: P
     (tmp_path / "lost+found").mkdir(0)
 
     read = as_ordinary_user(
-        "import json; from toolkit import jobs; job = jobs.read(sys.argv[1]);"
+        "import json; from toolkit.commands import jobs; job = jobs.read(sys.argv[1]);"
         "print(json.dumps([[host.name for host in job.hosts], job.notes]))",
         tmp_path,
     )
@@ -241,6 +241,6 @@ def test_a_host_that_cannot_be_looked_at_is_named_and_costs_no_other(tmp_path: P
 def test_a_folder_of_which_nothing_can_be_looked_at_is_not_called_one_without_jobs(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir(0)
 
-    read = as_ordinary_user("from toolkit import jobs; jobs.read(sys.argv[1])", tmp_path / "job")
+    read = as_ordinary_user("from toolkit.commands import jobs; jobs.read(sys.argv[1])", tmp_path / "job")
 
     assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/job" in read.stderr

@@ -41,8 +41,8 @@ def test_a_name_that_resolves_and_a_port_that_listens_are_met_at_once() -> None:
 WITHOUT_IDNA = """
 import sys
 sys.modules["encodings.idna"] = None
-from tests.supervise.test_waiting import wait
-from toolkit.check.network import resolve
+from tests.train.supervise.test_waiting import wait
+from toolkit.commands.check.network import resolve
 from toolkit.job.plan import Resolves
 from toolkit.train.peers.lookup import addresses
 code, _ = wait([Resolves(host="localhost", within_s=30), Resolves(host="127.0.0.1", within_s=30)])

@@ -1,6 +1,6 @@
 """Reads a job from its folder: how it ended, what it measured, what it printed.
 
-from toolkit import jobs
+from toolkit.commands import jobs
 job = jobs.read("jobs/digits")          # JobData
 rows = jobs.metrics("jobs/digits")      # timestamp, metric_name, value, host, rank, step
 """

@@ -1,6 +1,6 @@
 """The hierarchical all-reduce of gradients: within each host first, equal shards between hosts, then back.
 
-    from toolkit.dataparallel.reduce.reducer import Reducer
+    from toolkit.rank.dataparallel.reduce.reducer import Reducer
 
     reducer = Reducer(native, store, rank, size, timeout_s, host, registry)
     work = reducer.allreduce(tensors, op)  # a Work, or None: hand it to the native backend

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.cli.main import main
-from toolkit.series import samples, step_records
+from toolkit.series import sample_writer, step_records
+from toolkit.series.column import SampleColumn
 
 START_S = 1_760_000_000.0
 
@@ -13,12 +14,14 @@ START_S = 1_760_000_000.0
 def job(tmp_path: Path) -> Path:
     """Return the output folder of a host whose steps wait for data."""
     monitor = tmp_path / "output" / "monitor"
-    writer = samples.Writer(monitor / "samples", [samples.Column(name="cpu/all/used_percent", unit="percent")])
+    writer = sample_writer.SampleWriter(
+        monitor / "samples", [SampleColumn(name="cpu/all/used_percent", unit="percent")]
+    )
     for index in range(120):
         writer.add(START_S + index / 2, [50.0])
     writer.close()
-    step_records.Writer(monitor / "steps").add(
-        [step_records.Step(rank=0, step=n, end_s=START_S + 5 + n, step_s=1.0, data_s=0.8) for n in range(50)]
+    step_records.StepWriter(monitor / "steps").add(
+        [step_records.StepRecord(rank=0, step=n, end_s=START_S + 5 + n, step_s=1.0, data_s=0.8) for n in range(50)]
     )
     told = {"host": "algo-1", "start_s": START_S, "interval_s": 0.5, "machine": {"cores": 4}}
     (monitor / "monitor.json").write_text(json.dumps(told))

@@ -13,7 +13,7 @@ LOG = Path(__file__).parent.parent / "data" / "diagnosis" / "iterations.log"
 
 def test_the_alternating_backward_pass_of_the_log_is_found() -> None:
     definitions = definition.compile(presets.definitions("iteration-times", "here"), "presets")
-    metrics = capture.Capture(definitions, warn=lambda text: None)
+    metrics = capture.MetricCapture(definitions, warn=lambda text: None)
     window = EvidenceWindow([], host="algo-1", start_s=START_S, interval_s=0.5, machine=MachineFacts())
     for number, line in enumerate(LOG.read_bytes().splitlines(keepends=True)):
         for each in metrics.lines(line, host="algo-1", rank=0, now_s=START_S + 20 * number):

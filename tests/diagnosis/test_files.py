@@ -4,19 +4,22 @@ from pathlib import Path
 
 from tests.diagnosis.made import START_S, found, window
 from toolkit.diagnosis import files
-from toolkit.series import findings, samples, step_records
-from toolkit.series.step_records import Step
+from toolkit.series import findings, sample_writer, step_records
+from toolkit.series.column import SampleColumn
+from toolkit.series.step_records import StepRecord
 
 COLUMNS = ("cpu/core0/used_percent", "cpu/core1/used_percent", "cpu/all/used_percent", "gpu/0/used_percent")
 
 
 def test_the_files_of_a_job_are_evidence(tmp_path: Path) -> None:
-    writer = samples.Writer(tmp_path / "samples", [samples.Column(name=name, unit="percent") for name in COLUMNS])
+    writer = sample_writer.SampleWriter(
+        tmp_path / "samples", [SampleColumn(name=name, unit="percent") for name in COLUMNS]
+    )
     for index in range(240):
         writer.add(START_S + index / 2, (99.0, 5.0, 52.0, 8.0))
     writer.close()
-    step_records.Writer(tmp_path / "steps").add(
-        [Step(rank=0, step=number, end_s=START_S + 10 + number, step_s=1.0, data_s=0.8) for number in range(100)]
+    step_records.StepWriter(tmp_path / "steps").add(
+        [StepRecord(rank=0, step=number, end_s=START_S + 10 + number, step_s=1.0, data_s=0.8) for number in range(100)]
     )
     (tmp_path / "monitor.json").write_text(
         json.dumps({"host": "algo-2", "start_s": START_S, "interval_s": 0.5, "machine": {"cores": 2, "gpus": ["H100"]}})
@@ -44,8 +47,10 @@ def test_a_finding_about_a_loss_that_was_never_finite_can_be_read_again(tmp_path
 
 
 def test_rules_and_metrics_of_one_attempt_know_nothing_of_the_others(tmp_path: Path) -> None:
-    told = [Step(rank=0, attempt=1 + number // 50, step=number % 50, end_s=START_S + number) for number in range(100)]
-    step_records.Writer(tmp_path / "steps").add(told)
+    told = [
+        StepRecord(rank=0, attempt=1 + number // 50, step=number % 50, end_s=START_S + number) for number in range(100)
+    ]
+    step_records.StepWriter(tmp_path / "steps").add(told)
     lines = [
         f'{{"name":"loss","value":{number},"time_s":{START_S + number},"host":"a","rank":0}}' for number in range(100)
     ]

@@ -10,7 +10,7 @@ import pytest
 from tests.commands.simulate.test_detached import DEAF, Desk, until
 from tests.docker.engine import Engine
 from tests.docker.test_run import WAITS
-from toolkit.series import samples
+from toolkit.series import sample_reader
 
 pytestmark = pytest.mark.docker
 SAVES = """
@@ -132,6 +132,6 @@ def test_a_quota_of_cores_is_measured(engine: Engine, image: str, tmp_path: Path
     ran = engine.run(*limits, *folders, *words, image, "train")
 
     assert ran.code == 0, ran
-    found = samples.read(output / "monitor/samples")
+    found = sample_reader.read(output / "monitor/samples")
     assert set(found.series("cpu/all/quota_cores").mean.round(3)) == {0.3}
     assert found.series("cpu/all/throttled_percent").high.max() > 50

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.fuzz.target import target
 from tests.metrics.naive import naive
 from toolkit.errors import ContractError
-from toolkit.metrics.capture import Capture, OverrunError
+from toolkit.metrics.capture import MetricCapture, OverrunError
 from toolkit.metrics.definition import compile
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.warn import fault, omission, suggestion, warnings
 
 WITHIN_S = 5.0
@@ -85,14 +85,14 @@ def definitions_neither_raise_nor_hang(asked: list[str], text: str) -> None:
         return
     block = text.encode()
     began_s = time.process_time()
-    with Guard() as guard:
+    with MatchGuard() as guard:
         for each in definitions:
             warnings(each, guard)
             fault(each, guard)
             omission(each, guard)
             suggestion(each, guard)
         said: list[str] = []
-        capture = Capture(definitions, warn=said.append, watch=guard)
+        capture = MetricCapture(definitions, warn=said.append, watch=guard)
         found = capture.lines(block, host="", rank=0, now_s=0.0)
         expected = None if said else _plain(block, pairs, guard)
     assert time.process_time() - began_s < WITHIN_S, f"{time.process_time() - began_s:.1f} s of CPU"
@@ -101,11 +101,11 @@ def definitions_neither_raise_nor_hang(asked: list[str], text: str) -> None:
 
 
 def _plain(
-    block: bytes, pairs: tuple[tuple[str, str], ...], guard: Guard
+    block: bytes, pairs: tuple[tuple[str, str], ...], guard: MatchGuard
 ) -> "list[tuple[str, str, int | None]] | None":
     """Return what the plain rule gives, None where that takes too long."""
     guard.arm()
-    guard.at += 1
+    guard.match_count += 1
     guard.inside = True
     try:
         return naive(block, pairs)

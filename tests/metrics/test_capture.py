@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.naive import GPT2, naive
-from toolkit.metrics.capture import LINE_LIMIT, Capture, search_stepwise
+from toolkit.metrics.capture import LINE_LIMIT, MetricCapture, search_stepwise
 from toolkit.metrics.definition import compile
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.sample import Sample
 
 HUGGING_FACE = b"{'loss': 0.6931, 'learning_rate': 4.5e-05, 'epoch': 0.33}\n"
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[tuple[tuple[str, str], ...], bytes]] = {
 
 
 def captured(block: bytes, definitions: tuple[tuple[str, str], ...]) -> list[tuple[str, str, int | None]]:
-    capture = Capture(compile(definitions, "test"), warn=pytest.fail)
+    capture = MetricCapture(compile(definitions, "test"), warn=pytest.fail)
     samples = capture.lines(block, host="algo-1", rank=0, now_s=1.0)
     return [(sample.name, repr(sample.value), sample.step) for sample in samples]
 
@@ -190,7 +190,7 @@ def test_searching_position_by_position_finds_the_same(regex: str, text: str, po
 
 
 def test_a_sample_says_when_where_and_from_which_rank() -> None:
-    capture = Capture(compile([("loss", r"loss=([0-9.]+)")], "test"), warn=pytest.fail)
+    capture = MetricCapture(compile([("loss", r"loss=([0-9.]+)")], "test"), warn=pytest.fail)
 
     samples = capture.lines(b"loss=0.5\n", host="algo-2", rank=3, now_s=12.5)
 
@@ -198,7 +198,7 @@ def test_a_sample_says_when_where_and_from_which_rank() -> None:
 
 
 def test_steps_are_kept_for_each_rank_and_host() -> None:
-    capture = Capture(compile([("step", r"s=(\d+)"), ("l", r"l=(\d+)")], "test"), warn=pytest.fail)
+    capture = MetricCapture(compile([("step", r"s=(\d+)"), ("l", r"l=(\d+)")], "test"), warn=pytest.fail)
     capture.lines(b"s=5\n", host="algo-1", rank=0, now_s=1)
     capture.lines(b"s=7\n", host="algo-1", rank=1, now_s=1)
 
@@ -209,7 +209,7 @@ def test_steps_are_kept_for_each_rank_and_host() -> None:
 
 
 def test_a_very_long_line_is_searched_at_both_ends() -> None:
-    capture = Capture(
+    capture = MetricCapture(
         compile([("a", r"a=([0-9.]+)"), ("b", r"b=([0-9.]+)"), ("c", r"c=([0-9.]+)")], "test"), warn=print
     )
     middle = b"." * LINE_LIMIT
@@ -220,7 +220,7 @@ def test_a_very_long_line_is_searched_at_both_ends() -> None:
 
 
 def test_a_number_across_the_cut_of_a_very_long_line_is_not_misread() -> None:
-    capture = Capture(compile([("a", r"a=([0-9.]+)"), ("b", r"([0-9.]+)$")], "test"), warn=print)
+    capture = MetricCapture(compile([("a", r"a=([0-9.]+)"), ("b", r"([0-9.]+)$")], "test"), warn=print)
     head = b"." + b"-" * (LINE_LIMIT // 2 - 6) + b"a=1234567"
 
     samples = capture.lines(head + b"-" * LINE_LIMIT + b"\n", host="h", rank=0, now_s=1)
@@ -229,8 +229,8 @@ def test_a_number_across_the_cut_of_a_very_long_line_is_not_misread() -> None:
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    with Guard() as guard:
+def guard() -> Iterator[MatchGuard]:
+    with MatchGuard() as guard:
         yield guard
 
 
@@ -246,10 +246,10 @@ def guard() -> Iterator[Guard]:
         (r"(?i)(k|K)+=([0-9])", b"KkK" * 2_000 + b"="),
     ],
 )
-def test_a_regex_without_end_is_switched_off_and_the_others_go_on(guard: Guard, regex: str, line: bytes) -> None:
+def test_a_regex_without_end_is_switched_off_and_the_others_go_on(guard: MatchGuard, regex: str, line: bytes) -> None:
     told: list[str] = []
     definitions = compile([("before", r"v=([0-9]+)"), ("bad", regex), ("after", r"w=([0-9]+)")], "test")
-    capture = Capture(definitions, warn=told.append, watch=guard)
+    capture = MetricCapture(definitions, warn=told.append, watch=guard)
     begun = time.thread_time()
 
     samples = capture.lines(b"v=1 " + line + b" w=1\nv=2 w=2\n", host="h", rank=0, now_s=1)
@@ -265,9 +265,9 @@ def test_a_regex_without_end_is_switched_off_and_the_others_go_on(guard: Guard, 
         assert repr((b"v=1 " + line)[:20].decode())[:-1] in words
 
 
-def test_the_classic_of_endless_regexes_is_told_of(guard: Guard) -> None:
+def test_the_classic_of_endless_regexes_is_told_of(guard: MatchGuard) -> None:
     told: list[str] = []
-    capture = Capture(compile([("bad", r"x(a+)+b([0-9])")], "test"), warn=told.append, watch=guard)
+    capture = MetricCapture(compile([("bad", r"x(a+)+b([0-9])")], "test"), warn=told.append, watch=guard)
 
     samples = capture.lines(b"me:pw12@db " * 20 + b"x" + b"a" * 60 + b"b\n", host="h", rank=0, now_s=1)
 
@@ -309,7 +309,7 @@ def test_a_regex_that_takes_its_fifth_of_the_time_is_switched_off(
     told: list[str] = []
     clocks = Clocks(each_s)
     definitions = compile([("slow", r"v=([0-9]+)")], "test")
-    capture = Capture(definitions, warn=told.append, clock=clocks.clock, cpu=clocks.cpu)
+    capture = MetricCapture(definitions, warn=told.append, clock=clocks.clock, cpu=clocks.cpu)
 
     for _ in range(60):
         clocks.now_s += every_s

@@ -7,17 +7,17 @@ import time
 import pytest
 
 from toolkit.metrics.capture import OverrunError, search_stepwise
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 
 ENDLESS = re.compile(r"(a+)+b")
 TEXT = "a" * 60
 
 
-def overrun(guard: Guard) -> bool:
+def overrun(guard: MatchGuard) -> bool:
     guard.arm()
     try:
         guard.inside = True
-        guard.at += 1
+        guard.match_count += 1
         ENDLESS.search(TEXT)
     except OverrunError:
         return True
@@ -27,7 +27,7 @@ def overrun(guard: Guard) -> bool:
 
 
 def test_an_endless_match_is_interrupted_within_its_budget() -> None:
-    with Guard(budget_s=0.02) as guard:
+    with MatchGuard(budget_s=0.02) as guard:
         begun = time.process_time()
 
         assert overrun(guard)
@@ -36,7 +36,7 @@ def test_an_endless_match_is_interrupted_within_its_budget() -> None:
 
 def test_a_long_text_searched_position_by_position_is_interrupted_too() -> None:
     """The way of CPythons whose `search` sees signals only during one attempt."""
-    with Guard(budget_s=0.02) as guard:
+    with MatchGuard(budget_s=0.02) as guard:
         begun = time.process_time()
         guard.arm()
         guard.inside = True
@@ -48,23 +48,23 @@ def test_a_long_text_searched_position_by_position_is_interrupted_too() -> None:
 
 
 def test_it_can_be_done_again_and_again() -> None:
-    with Guard(budget_s=0.01) as guard:
+    with MatchGuard(budget_s=0.01) as guard:
         assert all(overrun(guard) for _ in range(3))
 
 
 def test_many_quick_matches_are_not_interrupted_however_long_they_take_together() -> None:
-    with Guard(budget_s=0.01) as guard:
+    with MatchGuard(budget_s=0.01) as guard:
         begun = time.process_time()
         guard.arm()
         guard.inside = True
         while time.process_time() - begun < 0.1:
-            guard.at += 1
+            guard.match_count += 1
             ENDLESS.search("a" * 12)
         guard.disarm()
 
 
 def test_nothing_comes_after_disarm() -> None:
-    with Guard(budget_s=0.005) as guard:
+    with MatchGuard(budget_s=0.005) as guard:
         guard.arm()
         guard.inside = True
         guard.disarm()
@@ -80,7 +80,7 @@ def test_the_handler_that_was_there_is_put_back() -> None:
 
     before = signal.signal(signal.SIGVTALRM, mine)
     try:
-        with Guard(budget_s=0.01) as guard:
+        with MatchGuard(budget_s=0.01) as guard:
             untouched = signal.getsignal(signal.SIGVTALRM)
             overrun(guard)
 
@@ -100,7 +100,7 @@ def test_other_signals_during_a_match_are_noted_and_do_not_end_it() -> None:
     sender = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
     sender.start()
     try:
-        with Guard(budget_s=0.1) as guard:
+        with MatchGuard(budget_s=0.1) as guard:
             assert overrun(guard)
     finally:
         sender.join()
@@ -116,7 +116,7 @@ def test_outside_the_main_thread_it_watches_nothing_and_breaks_nothing() -> None
     done = []
 
     def work() -> None:
-        with Guard() as guard:
+        with MatchGuard() as guard:
             guard.arm()
             guard.inside = True
             guard.disarm()
@@ -131,7 +131,7 @@ def test_outside_the_main_thread_it_watches_nothing_and_breaks_nothing() -> None
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_child_process_is_not_struck_by_the_timer(times: int) -> None:
-    with Guard(budget_s=0.01) as guard:
+    with MatchGuard(budget_s=0.01) as guard:
         for _ in range(times):
             guard.arm()
         child = os.fork()

@@ -11,7 +11,9 @@ LOG = Path(__file__).parent.parent / "data" / "diagnosis" / "iterations.log"
 def test_the_times_of_a_kt_log_are_captured_with_their_steps() -> None:
     definitions = definition.compile(presets.definitions("iteration-times", "here"), "presets")
 
-    samples = capture.Capture(definitions, warn=pytest.fail).lines(LOG.read_bytes(), host="algo-1", rank=0, now_s=0.0)
+    samples = capture.MetricCapture(definitions, warn=pytest.fail).lines(
+        LOG.read_bytes(), host="algo-1", rank=0, now_s=0.0
+    )
 
     assert [each.value for each in samples if each.name == "backward_time"] == [
         *(1.58002, 24.74539, 8.31253),

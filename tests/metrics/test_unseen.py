@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.metrics.capture import Capture
+from toolkit.metrics.capture import MetricCapture
 from toolkit.metrics.definition import compile
 from toolkit.metrics.unseen import Unseen
 
@@ -8,7 +8,7 @@ from toolkit.metrics.unseen import Unseen
 def said(log: bytes, *pairs: tuple[str, str]) -> list[str]:
     """Return the sentences after the blocks of *log*, which are separated by form feeds."""
     definitions = compile(pairs, "here")
-    capture, unseen = Capture(definitions, warn=print), Unseen(definitions)
+    capture, unseen = MetricCapture(definitions, warn=print), Unseen(definitions)
     for block in log.split(b"\f"):
         unseen.look(block, capture.lines(block, host="h", rank=0, now_s=0))
     unseen.add(capture.not_numbers)

@@ -5,7 +5,7 @@ import pytest
 from tests.metrics.naive import GPT2
 from toolkit.metrics.capture import OverrunError, Unwatched
 from toolkit.metrics.definition import Definition, compile
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.warn import (
     KERAS_3,
     NUMBER,
@@ -171,7 +171,7 @@ def test_nothing_is_said_of_a_regex_for_which_no_text_can_be_written(regex: str)
     ],
 )
 def test_a_regex_that_takes_too_long_is_told_of_and_not_waited_for(regex: str) -> None:
-    with Guard() as guard:
+    with MatchGuard() as guard:
         (words,) = warnings(defined(regex), guard)
 
     assert "takes too long" in words

@@ -54,7 +54,7 @@ sleep 60
 IN_CONTAINER = 'mount --rbind /proc /host/proc && mount --rbind /sys /host/sys && exec chroot /host "$@"'
 MEASURES = """
 import json, subprocess, sys, time
-from toolkit.monitor.sources.memory import Memory
+from toolkit.monitor.sources.memory import MemorySource
 from toolkit.monitor.sources.quota import Quota
 
 sources = [Quota("/", time.monotonic()), Memory("/")]

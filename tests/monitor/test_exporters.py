@@ -21,7 +21,7 @@ from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Names
 from toolkit.monitor.exporters.mlflow import MLflow
-from toolkit.monitor.exporters.process import EXPORTERS, Process
+from toolkit.monitor.exporters.process import EXPORTERS, ExporterProcess
 from toolkit.records import encode
 
 MISSING = [name for name in ("prometheus_client", "tensorboardX", "tensorboard", "mlflow") if find_spec(name) is None]
@@ -327,7 +327,7 @@ def test_an_exporter_ends_after_three_failures_in_a_row(tmp_path: Path, capfd: p
     def more() -> None:
         written.append([Sample(name="loss", value=3.0, time_s=1, host="h")])
 
-    process = Process(config, refuses, "it")
+    process = ExporterProcess(config, refuses, "it")
     for _ in range(3):
         process._look()
         more()

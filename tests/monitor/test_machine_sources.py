@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.monitor.source import Source
-from toolkit.monitor.sources.memory import Memory
+from toolkit.monitor.source import SampleSource
+from toolkit.monitor.sources.memory import MemorySource
 from toolkit.monitor.sources.pressure import Pressure
 from toolkit.monitor.sources.quota import Quota
 from toolkit.monitor.sources.traffic import Traffic
@@ -59,14 +59,14 @@ def write(folder: Path, files: dict[str, bytes]) -> str:
     return str(folder)
 
 
-def named(source: Source, now_s: float) -> dict[str, float]:
+def named(source: SampleSource, now_s: float) -> dict[str, float]:
     values = source.values(now_s)
     return dict(zip([column.name for column in source.columns], values, strict=True))
 
 
 @pytest.mark.parametrize("files", [V2, V1], ids=["version 2", "version 1"])
 def test_the_containers_memory_is_without_cached_files(tmp_path: Path, files: dict[str, bytes]) -> None:
-    source = Memory(write(tmp_path, files))
+    source = MemorySource(write(tmp_path, files))
 
     found = named(source, 1.0)
 
@@ -83,14 +83,14 @@ def test_the_containers_memory_is_without_cached_files(tmp_path: Path, files: di
     ids=["version 2", "version 1"],
 )
 def test_kills_count_from_the_start(tmp_path: Path, files: dict[str, bytes], events: str) -> None:
-    source = Memory(write(tmp_path, files))
+    source = MemorySource(write(tmp_path, files))
     write(tmp_path, {events: files[events].replace(b"oom_kill 1", b"oom_kill 3")})
 
     assert named(source, 1.0)["memory/events/oom_kills"] == 2.0
 
 
 def test_without_a_group_the_host_stands_for_the_container(tmp_path: Path) -> None:
-    found = named(Memory(write(tmp_path, {"proc/self/cgroup": b"0::/\n", "proc/meminfo": MEMINFO})), 1.0)
+    found = named(MemorySource(write(tmp_path, {"proc/self/cgroup": b"0::/\n", "proc/meminfo": MEMINFO})), 1.0)
 
     assert found["memory/container/used_bytes"] == 600 * 1024
     assert found["memory/container/limit_bytes"] == 1000 * 1024
@@ -159,7 +159,7 @@ def test_disks_and_interfaces_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_every_source_measures_this_machine() -> None:
-    sources: list[Source] = [Memory(), Quota("/", 0.0), Pressure("/", 0.0), Traffic("/", Path("/tmp"), 0.0)]
+    sources: list[SampleSource] = [MemorySource(), Quota("/", 0.0), Pressure("/", 0.0), Traffic("/", Path("/tmp"), 0.0)]
 
     found = {name: value for source in sources for name, value in named(source, 1.0).items()}
 
@@ -178,7 +178,7 @@ def test_a_group_that_may_not_be_read_has_no_values_of_its_own() -> None:
         try:
             os.setuid(65534)
             root = str(closed)
-            for source in (Memory(root), Quota(root, 0.0), Pressure(root, 0.0)):
+            for source in (MemorySource(root), Quota(root, 0.0), Pressure(root, 0.0)):
                 source.values(1.0)
             os._exit(0)
         finally:

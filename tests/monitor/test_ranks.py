@@ -122,7 +122,7 @@ def test_the_cpu_time_of_workers_that_live_between_two_looks_is_counted_once() -
 
 
 def test_a_process_that_has_taken_the_pid_is_another_one() -> None:
-    process = processes.Process(os.getpid())
+    process = processes.RunningProcess(os.getpid())
     found = process.read()
     assert found is not None
 

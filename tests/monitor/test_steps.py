@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.monitor.roster import Listed, Roster
-from toolkit.monitor.step_reader import Steps
+from toolkit.monitor.step_reader import StepReader
 from toolkit.rank.profiler.ring import StepRing
 from toolkit.status_pages import layout as layout
 
@@ -21,7 +21,7 @@ def ring(folder: Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> StepRing:
 
 def test_every_step_is_drained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ring(tmp_path, monkeypatch, 4711)
-    steps = Steps(tmp_path, 2, 1000.0)
+    steps = StepReader(tmp_path, 2, 1000.0)
     steps.add(5, 4711)
     write(written, 1, 10 * MS)
     write(written, 2, 20 * MS)
@@ -41,7 +41,7 @@ def test_every_step_is_drained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_of_a_ring_that_went_around_the_last_steps_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ring(tmp_path, monkeypatch, 4711)
-    steps = Steps(tmp_path, 1, 0.0)
+    steps = StepReader(tmp_path, 1, 0.0)
     steps.add(0, 4711)
     for step in range(1, layout.STEPS_KEPT + 101):
         write(written, step, step * MS)
@@ -56,7 +56,7 @@ def test_the_steps_of_a_process_that_a_rank_started_are_the_ranks(
 ) -> None:
     pid = os.getpid()
     written = ring(tmp_path, monkeypatch, pid)
-    steps = Steps(tmp_path, 1, 0.0)
+    steps = StepReader(tmp_path, 1, 0.0)
     steps.add(0, 2**31 - 1)
     steps.add(1, os.getppid())
     write(written, 1, MS)
@@ -67,18 +67,18 @@ def test_the_steps_of_a_process_that_a_rank_started_are_the_ranks(
 def test_a_file_that_is_no_ring_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "steps-12").write_bytes(b"cut")
     (tmp_path / "steps-x").write_bytes(b"")
-    steps = Steps(tmp_path, 1, 0.0)
+    steps = StepReader(tmp_path, 1, 0.0)
     steps.add(0, 12)
 
     assert steps.drain() == []
-    assert Steps(tmp_path / "gone", 1, 0.0).drain() == []
+    assert StepReader(tmp_path / "gone", 1, 0.0).drain() == []
 
 
 def test_heartbeats_are_steps_where_no_ring_is(tmp_path: Path) -> None:
     now_ns = time.monotonic_ns()
     body = layout.RANK_BODY.pack(2, 7, now_ns, 5 * MS, 7, float("nan"), 0, 0, 2)
     (tmp_path / "rank-99").write_bytes((layout.RANK_HEAD.pack(layout.VERSION, 99) + body).ljust(layout.PAGE_BYTES))
-    steps = Steps(tmp_path, 1, 0.0)
+    steps = StepReader(tmp_path, 1, 0.0)
     steps.add(4, 99)
 
     found = steps.drain()

@@ -8,28 +8,28 @@ import msgspec
 import numpy as np
 
 from toolkit.series import blocks, levels
-from toolkit.series.column import Column, Header
+from toolkit.series.column import Header, SampleColumn
 
 START_S = 1_760_000_040.0  # A full minute.
 
 
-def machine(cores: int, gpus: int) -> tuple[Column, ...]:
+def machine(cores: int, gpus: int) -> tuple[SampleColumn, ...]:
     """Return the columns of a machine with *cores* and *gpus*."""
     percent = [f"cpu/core{core}/{metric}_percent" for core in range(cores) for metric in ("used", "iowait")]
     percent += [f"cpu/all/{metric}_percent" for metric in ("used", "iowait", "throttled")]
     percent += [f"gpu/{gpu}/{metric}_percent" for gpu in range(gpus) for metric in ("used", "sm_active", "memory_used")]
-    columns = [Column(name=name, unit="%") for name in percent]
+    columns = [SampleColumn(name=name, unit="%") for name in percent]
     for gpu in range(gpus):
         columns += [
-            Column(name=f"gpu/{gpu}/power_watts", unit="W"),
-            Column(name=f"gpu/{gpu}/memory_used_bytes", unit="bytes"),
+            SampleColumn(name=f"gpu/{gpu}/power_watts", unit="W"),
+            SampleColumn(name=f"gpu/{gpu}/memory_used_bytes", unit="bytes"),
         ]
     sizes = ("memory/container/used_bytes", "memory/container/limit_bytes", "disk/output/free_bytes")
     rates = ("disk/all/read_bytes_per_s", "disk/all/write_bytes_per_s", "network/all/received_bytes_per_s")
     return (
         *columns,
-        *(Column(name=name, unit="bytes") for name in sizes),
-        *(Column(name=name, unit="bytes/s") for name in rates),
+        *(SampleColumn(name=name, unit="bytes") for name in sizes),
+        *(SampleColumn(name=name, unit="bytes/s") for name in rates),
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.series import debugger, measured, samples
-from toolkit.series.column import Column
+from toolkit.series import debugger_reader, debugger_writer, measured, sample_writer
+from toolkit.series.column import SampleColumn
 from toolkit.series.debugger_names import Metric, column_of, metric_of
 
 MINUTE = 1_591_748_100  # 2020-06-10 00:15:00 UTC
@@ -31,7 +31,7 @@ REAL = """\
 {"Type":"cpu","Name":"cpu1","Dimension":"CPUUtilization","Value":100.0,"NodeId":"algo-1","Timestamp":1733636920.508563}
 """
 COLUMNS = tuple(
-    Column(name=name)
+    SampleColumn(name=name)
     for name in (
         "cpu/core0/used_percent",
         "cpu/core0/iowait_percent",
@@ -47,7 +47,7 @@ COLUMNS = tuple(
 
 def write(folder: Path, seconds: float, *, node: str = "algo-1", start_s: float = MINUTE, **options: float) -> None:
     """Write *seconds* of two samples each, whose first value is the number of the sample."""
-    writer = debugger.Writer(folder, node, COLUMNS, warn=pytest.fail, **options)  # type: ignore[arg-type]
+    writer = debugger_writer.DebuggerWriter(folder, node, COLUMNS, warn=pytest.fail, **options)  # type: ignore[arg-type]
     for number in range(int(seconds * 2)):
         writer.add(start_s + number / 2, values(number))
     writer.close()
@@ -98,18 +98,18 @@ def test_a_file_that_is_large_enough_is_closed_within_its_minute(tmp_path: Path)
     assert names[:2] == [f"{MINUTE}.algo-1.json", f"{MINUTE + 1}.algo-1.json"]
     sizes = [path.stat().st_size for path in tmp_path.rglob("*.json")]
     assert max(sizes) < 11_000
-    assert list(debugger.read(tmp_path)["algo-1"].series(COLUMNS[0].name).mean) == list(range(60))
+    assert list(debugger_reader.read(tmp_path)["algo-1"].series(COLUMNS[0].name).mean) == list(range(60))
 
 
 def test_the_cap_deletes_the_oldest_files(tmp_path: Path) -> None:
     write(tmp_path, 1200, cap_bytes=500_000)
 
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) <= 500_000
-    assert debugger.read(tmp_path)["algo-1"].series(COLUMNS[0].name).mean[-1] == 2399
+    assert debugger_reader.read(tmp_path)["algo-1"].series(COLUMNS[0].name).mean[-1] == 2399
 
 
 def test_what_was_not_measured_has_no_line(tmp_path: Path) -> None:
-    writer = debugger.Writer(tmp_path, "algo-2", COLUMNS[:2], warn=pytest.fail)
+    writer = debugger_writer.DebuggerWriter(tmp_path, "algo-2", COLUMNS[:2], warn=pytest.fail)
     writer.add(MINUTE, (math.nan, 3.0))
     writer.add(MINUTE + 1, (4.0, math.inf))
     writer.add(MINUTE + 2, (math.nan, math.nan))
@@ -124,7 +124,7 @@ def test_what_is_written_comes_back_as_samples(tmp_path: Path) -> None:
     write(tmp_path, 10, node="algo-2")
     write(tmp_path, 10, node="algo-10")
 
-    found = debugger.read(tmp_path)
+    found = debugger_reader.read(tmp_path)
 
     assert list(found) == ["algo-1", "algo-2", "algo-10"]
     names = {"cpu/all/iowait_percent", *(column.name for column in COLUMNS)}
@@ -141,7 +141,7 @@ def test_the_service_s_own_files_are_read(tmp_path: Path) -> None:
     (folder / "1733636880.algo-1.json").write_text(REAL)
     (folder / "1733636940.algo-1.json").write_text(REAL.replace("17336369", "17336370")[:-40])
 
-    found = debugger.read(tmp_path / "profiler-output")["algo-1"]
+    found = debugger_reader.read(tmp_path / "profiler-output")["algo-1"]
 
     assert found.series("cpu/core0/used_percent").mean[1:3].tolist() == pytest.approx([98.0, 98.04])
     assert found.series("memory/container/used_percent").mean[:2].tolist() == pytest.approx([6.18, 6.75])
@@ -153,9 +153,10 @@ def test_the_service_s_own_files_are_read(tmp_path: Path) -> None:
 
 def test_a_killed_writer_s_file_gets_its_name_from_the_next(tmp_path: Path) -> None:
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom toolkit.series import debugger\n"
-        "from toolkit.series.column import Column\n"
-        "writer = debugger.Writer(Path(sys.argv[1]), 'algo-1', [Column(name='gpu/0/used_percent')])\n"
+        "import os, sys\nfrom pathlib import Path\nfrom toolkit.series import debugger_reader, debugger_writer\n"
+        "from toolkit.series.column import SampleColumn\n"
+        "columns = [SampleColumn(name='gpu/0/used_percent')]\n"
+        "writer = debugger_writer.DebuggerWriter(Path(sys.argv[1]), 'algo-1', columns)\n"
         f"for number in range(30): writer.add({MINUTE} + number, [50.0])\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -166,13 +167,13 @@ def test_a_killed_writer_s_file_gets_its_name_from_the_next(tmp_path: Path) -> N
     write(tmp_path, 5, start_s=MINUTE + 40)
 
     assert [Path(name).name for name in files(tmp_path)] == [f"{MINUTE}.algo-1.json", f"{MINUTE + 1}.algo-1.json"]
-    assert len(debugger.read(tmp_path)["algo-1"].series("gpu/0/used_percent").x) == 40
+    assert len(debugger_reader.read(tmp_path)["algo-1"].series("gpu/0/used_percent").x) == 40
 
 
 def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("")
     said: list[str] = []
-    writer = debugger.Writer(tmp_path, "algo-1", COLUMNS, warn=said.append)
+    writer = debugger_writer.DebuggerWriter(tmp_path, "algo-1", COLUMNS, warn=said.append)
 
     for number in range(3):
         writer.add(MINUTE + number, values(number))
@@ -185,7 +186,7 @@ def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
 def test_a_host_of_another_name_writes_as_a_node_that_readers_take(tmp_path: Path) -> None:
     write(tmp_path, 1, node="worker-7")
 
-    assert list(debugger.read(tmp_path)) == ["algo-1"]
+    assert list(debugger_reader.read(tmp_path)) == ["algo-1"]
 
 
 def test_every_metric_has_a_column_of_its_own() -> None:
@@ -207,10 +208,10 @@ def test_a_host_without_a_monitor_has_the_debugger_s_samples(tmp_path: Path) -> 
     assert measured.of_host(tmp_path / "monitor", "algo-3").span() is None
     assert measured.of_host(one / "monitor", "host 1").span() == (MINUTE, MINUTE + 9.5)
 
-    samples.Writer(one / "monitor/samples", COLUMNS).add(5.0, values(1))
+    sample_writer.SampleWriter(one / "monitor/samples", COLUMNS).add(5.0, values(1))
     assert measured.of_host(one / "monitor", "host 1").span() == (5, 5)
 
 
 def test_a_folder_without_files_has_no_nodes(tmp_path: Path) -> None:
-    assert debugger.read(tmp_path / "none") == {}
+    assert debugger_reader.read(tmp_path / "none") == {}
     assert list(tmp_path.iterdir()) == []

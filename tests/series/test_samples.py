@@ -14,15 +14,19 @@ import pytest
 from tests.series.made import START_S, machine, record
 from toolkit.errors import UserError
 from toolkit.series import arrays
-from toolkit.series.samples import Column, Writer, read
+from toolkit.series.column import SampleColumn
+from toolkit.series.sample_reader import read
+from toolkit.series.sample_writer import SampleWriter
 
-TWO = (Column(name="cpu/all/used_percent", unit="%"), Column(name="gpu/0/power_watts", unit="W"))
+TWO = (SampleColumn(name="cpu/all/used_percent", unit="%"), SampleColumn(name="gpu/0/power_watts", unit="W"))
 CPU, POWER = (column.name for column in TWO)
 
 
-def write(folder: Path, seconds: float, *, every_s: float = 0.5, start_s: float = START_S, **options: int) -> Writer:
+def write(
+    folder: Path, seconds: float, *, every_s: float = 0.5, start_s: float = START_S, **options: int
+) -> SampleWriter:
     """Write CPU = number of the sample modulo 100, power = its second; the writer is left open."""
-    writer = Writer(folder, TWO, warn=pytest.fail, **options)
+    writer = SampleWriter(folder, TWO, warn=pytest.fail, **options)
     for number in range(int(seconds / every_s)):
         time_s = start_s + number * every_s
         writer.add(time_s, (number % 100, time_s // 1 - start_s))
@@ -62,7 +66,7 @@ def test_raw_values_of_at_least_the_last_minute_are_kept(tmp_path: Path) -> None
 
 
 def test_raw_values_around_a_finding_are_kept(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, TWO, warn=pytest.fail)
+    writer = SampleWriter(tmp_path, TWO, warn=pytest.fail)
     for number in range(3600):
         if number == 1200:
             writer.keep(START_S + 580, START_S + 600)
@@ -77,7 +81,7 @@ def test_raw_values_around_a_finding_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("points", [1, 7, 100, 599, 5000])
 def test_fewer_points_keep_the_extremes_and_the_mean(tmp_path: Path, points: int) -> None:
-    writer = Writer(tmp_path, TWO, warn=pytest.fail)
+    writer = SampleWriter(tmp_path, TWO, warn=pytest.fail)
     for number in range(1200):
         writer.add(START_S + number / 2, (99.0 if number == 301 else 10.0, -5.0 if number == 700 else 3.0))
     writer.close()
@@ -93,7 +97,7 @@ def test_fewer_points_keep_the_extremes_and_the_mean(tmp_path: Path, points: int
 
 
 def test_what_was_not_measured_is_nan_and_spoils_no_mean(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, TWO, warn=pytest.fail)
+    writer = SampleWriter(tmp_path, TWO, warn=pytest.fail)
     for number in range(720):
         writer.add(START_S + number / 2, (math.nan if number % 2 else 4.0, math.nan))
     writer.close()
@@ -128,12 +132,12 @@ def test_a_column_that_is_not_there_is_a_key_error(tmp_path: Path) -> None:
 
 def test_values_that_do_not_fit_the_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected 2 values, one for each column, got 1"):
-        Writer(tmp_path, TWO).add(START_S, (1.0,))
+        SampleWriter(tmp_path, TWO).add(START_S, (1.0,))
 
 
 def test_a_column_that_comes_later_is_nan_before(tmp_path: Path) -> None:
     writer = write(tmp_path, 10)
-    later = Column(name="rank/3/cpu_percent", unit="%")
+    later = SampleColumn(name="rank/3/cpu_percent", unit="%")
     writer.use((*TWO, later))
     for number in range(20):
         writer.add(START_S + 10 + number / 2, (1.0, 2.0, 300.0))
@@ -195,11 +199,12 @@ def test_the_cap_drops_the_oldest_seconds_first_and_never_the_minutes(tmp_path: 
 def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
     """The limit on a file's size stands for the full disk: the same OSError from the same write."""
     program = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom toolkit.series.samples import Column, Writer\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom toolkit.series.column import SampleColumn\n"
+        "from toolkit.series.sample_writer import SampleWriter\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "writer = Writer(Path(sys.argv[1]), (Column(name='a'),), warn=print)\n"
+        "writer = SampleWriter(Path(sys.argv[1]), (SampleColumn(name='a'),), warn=print)\n"
         "for number in range(1000): writer.add(1e9 + number / 2, (1.0,))\n"
-        "writer.keep(1e9, 2e9); writer.use((Column(name='b'),)); writer.add(2e9, (1.0,)); writer.close()\n"
+        "writer.keep(1e9, 2e9); writer.use((SampleColumn(name='b'),)); writer.add(2e9, (1.0,)); writer.close()\n"
     )
 
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=60)
@@ -214,7 +219,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said: list[str] = []
 
-    writer = Writer(tmp_path / "file/samples", TWO, warn=said.append)
+    writer = SampleWriter(tmp_path / "file/samples", TWO, warn=said.append)
     writer.add(START_S, (1.0, 2.0))
     writer.close()
 
@@ -224,8 +229,9 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
 
 def test_a_killed_monitor_loses_nothing_that_was_added(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom toolkit.series.samples import Column, Writer\n"
-        "writer = Writer(Path(sys.argv[1]), (Column(name='a'),))\n"
+        "import sys\nfrom pathlib import Path\nfrom toolkit.series.column import SampleColumn\n"
+        "from toolkit.series.sample_writer import SampleWriter\n"
+        "writer = SampleWriter(Path(sys.argv[1]), (SampleColumn(name='a'),))\n"
         "for number in range(505): writer.add(1.2e9 + number / 2, (float(number),))\n"
         "print('written', flush=True)\nsys.stdin.read()\n"
     )
@@ -283,7 +289,7 @@ def test_a_reader_beside_the_writer_sees_each_sample_and_files_that_go_away(tmp_
 
 def test_many_columns_come_back_each_as_its_own(tmp_path: Path) -> None:
     columns = machine(30, 2)
-    writer = Writer(tmp_path, columns)
+    writer = SampleWriter(tmp_path, columns)
     for number in range(400):
         writer.add(START_S + number, [place + number % 3 for place in range(len(columns))])
     writer.close()
@@ -316,8 +322,9 @@ def test_a_missing_numpy_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
 
 def test_writing_imports_no_numpy(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom toolkit.series import samples, steps, findings\n"
-        "w = samples.Writer(Path(sys.argv[1]), [samples.Column(name='a')]); w.add(1.0, [2.0]); w.close()\n"
+        "import sys\nfrom pathlib import Path\nfrom toolkit.series import findings, sample_writer, step_records\n"
+        "from toolkit.series.column import SampleColumn\n"
+        "w = sample_writer.SampleWriter(Path(sys.argv[1]), [SampleColumn(name='a')]); w.add(1.0, [2.0]); w.close()\n"
         "print('numpy' in sys.modules)"
     )
 

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from toolkit.series import step_records
-from toolkit.series.step_records import Step
+from toolkit.series.step_records import StepRecord
 
 
 def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
-    writer = step_records.Writer(tmp_path / "steps", warn=pytest.fail)
-    writer.add([Step(rank=1, step=1, end_s=11.5, step_s=1.5, data_s=0.5)])
-    writer.add([Step(rank=0, step=1, end_s=11.0, step_s=1.0, forward_s=0.25), Step(rank=0, step=2, end_s=12.0)])
+    writer = step_records.StepWriter(tmp_path / "steps", warn=pytest.fail)
+    writer.add([StepRecord(rank=1, step=1, end_s=11.5, step_s=1.5, data_s=0.5)])
+    writer.add(
+        [StepRecord(rank=0, step=1, end_s=11.0, step_s=1.0, forward_s=0.25), StepRecord(rank=0, step=2, end_s=12.0)]
+    )
     writer.close()
 
     found = step_records.read(tmp_path / "steps")
@@ -29,8 +31,8 @@ def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
 
 def test_a_second_attempt_appends(tmp_path: Path) -> None:
     for attempt in (1, 2):
-        writer = step_records.Writer(tmp_path, warn=pytest.fail)
-        writer.add([Step(rank=0, step=7, end_s=10.0 * attempt, attempt=attempt)])
+        writer = step_records.StepWriter(tmp_path, warn=pytest.fail)
+        writer.add([StepRecord(rank=0, step=7, end_s=10.0 * attempt, attempt=attempt)])
         writer.close()
 
     found = step_records.read(tmp_path)
@@ -40,9 +42,9 @@ def test_a_second_attempt_appends(tmp_path: Path) -> None:
 
 
 def test_a_cut_file_keeps_its_whole_blocks(tmp_path: Path) -> None:
-    writer = step_records.Writer(tmp_path, warn=pytest.fail)
+    writer = step_records.StepWriter(tmp_path, warn=pytest.fail)
     for number in range(5):
-        writer.add([Step(rank=0, step=number, end_s=float(number))])
+        writer.add([StepRecord(rank=0, step=number, end_s=float(number))])
     (path,) = tmp_path.iterdir()
     os.truncate(path, path.stat().st_size - 3)
 
@@ -50,9 +52,9 @@ def test_a_cut_file_keeps_its_whole_blocks(tmp_path: Path) -> None:
 
 
 def test_the_cap_drops_the_oldest(tmp_path: Path) -> None:
-    writer = step_records.Writer(tmp_path, cap_bytes=100_000, warn=pytest.fail)
+    writer = step_records.StepWriter(tmp_path, cap_bytes=100_000, warn=pytest.fail)
     for number in range(10_000):
-        writer.add([Step(rank=0, step=number, end_s=float(number))])
+        writer.add([StepRecord(rank=0, step=number, end_s=float(number))])
     writer.close()
 
     found = step_records.read(tmp_path)
@@ -65,10 +67,10 @@ def test_the_cap_drops_the_oldest(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said: list[str] = []
-    writer = step_records.Writer(tmp_path / "file/steps", warn=said.append)
+    writer = step_records.StepWriter(tmp_path / "file/steps", warn=said.append)
 
     for _ in range(3):
-        writer.add([Step(rank=0, step=1, end_s=1.0)])
+        writer.add([StepRecord(rank=0, step=1, end_s=1.0)])
 
     assert said == [f"{tmp_path}/file/steps: Not a directory: no more steps are written there; the job goes on"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.base import Base
 from tests.train.live import gone, live
-from toolkit.series import machine, samples, step_records
+from toolkit.series import machine, sample_reader, step_records
 
 # Burns a core until the monitor has taken some ten samples of this rank.
 SAMPLED = """
@@ -55,7 +55,7 @@ def test_a_job_with_the_monitor_leaves_samples_of_its_rank_and_says_what_was_mea
     done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
 
     assert done.status == 0, done
-    found = samples.read(base.output / "monitor/samples")
+    found = sample_reader.read(base.output / "monitor/samples")
     names = {column.name for column in found.columns}
     assert {"cpu/all/used_percent", "memory/container/used_bytes", "rank/0/cpu_percent"} <= names
     assert numpy.nanmax(found.series("rank/0/cpu_percent").high) > 10
@@ -86,7 +86,7 @@ def test_the_job_goes_on_if_the_monitor_is_killed(base: Base) -> None:
     assert "no monitor" in done.log
     assert "monitor was ended by SIGKILL, not by the toolkit: from now on the job has no samples, steps" in done.log
     assert done.outcome["status"] == "succeeded"
-    assert len(samples.read(base.output / "monitor/samples").columns) > 10
+    assert len(sample_reader.read(base.output / "monitor/samples").columns) > 10
 
 
 def test_the_job_goes_on_if_the_monitor_cannot_write(base: Base) -> None:
@@ -189,7 +189,7 @@ def test_the_debuggers_files_end_after_cpuprofilingduration_and_the_monitor_goes
     assert done.status == 0, done
     (file,) = (base.output / "profiler/system/incremental").glob("*/*.algo-1.json")
     times_s = [json.loads(line)["Timestamp"] for line in file.read_text().splitlines()]
-    span = samples.read(base.output / "monitor/samples").span()
+    span = sample_reader.read(base.output / "monitor/samples").span()
     assert span is not None
     assert 0 < max(times_s) - min(times_s) <= 1.0
     assert span[1] - max(times_s) > 1.0

@@ -9,9 +9,9 @@ from typing import Any
 from toolkit.cli.tried import content, lines, many, printable
 from toolkit.errors import ContractError
 from toolkit.log import Log
-from toolkit.metrics.capture import Capture
+from toolkit.metrics.capture import MetricCapture
 from toolkit.metrics.definition import Definition, compile, pairs
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.sample import Sample
 from toolkit.metrics.warn import (
     TOO_LONG,
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """
     definitions = _definitions(arguments.metric, arguments.definitions)
     trial = _Trial(definitions)
-    with Guard() as guard:
-        capture = Capture(definitions, warn=log.warning, watch=guard)
+    with MatchGuard() as guard:
+        capture = MetricCapture(definitions, warn=log.warning, watch=guard)
         for line in lines(arguments.log):
             trial.take(line, capture)
         print("\n\n".join("\n".join(text) for text in trial.report(capture, guard)))
@@ -92,7 +92,7 @@ class _Trial:
     def counts(self) -> list[int]:
         return [len(captured.values) for captured in self._seen.values()]
 
-    def take(self, line: bytes, capture: Capture) -> None:
+    def take(self, line: bytes, capture: MetricCapture) -> None:
         self._lines += 1
         self._has_quotes = self._has_quotes or b"': '" in line
         for sample in capture.lines(line, host="", rank=None, now_s=0.0):
@@ -106,7 +106,7 @@ class _Trial:
         if len(captured.examples) < EXAMPLES:
             captured.examples.append((self._lines, sample.value, printable(line.decode("utf-8", "replace"))[:WIDTH]))
 
-    def report(self, capture: Capture, guard: Guard) -> Iterator[list[str]]:
+    def report(self, capture: MetricCapture, guard: MatchGuard) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
         of_keras = {definition.regex: better for definition, better in keras_3(self._definitions, guard)}
         of_trainer = {
@@ -155,7 +155,7 @@ def _summary(captured: _Captured, lines: int) -> list[str]:
     return text
 
 
-def _remarks(definition: Definition, guard: Guard) -> list[str]:
+def _remarks(definition: Definition, guard: MatchGuard) -> list[str]:
     wrong, missing = fault(definition, guard), omission(definition, guard)
     text = _wrapped(f"warning: it {wrong}") if wrong else _wrapped(f"note: it {missing}") if missing else []
     better = suggestion(definition, guard) if text and wrong != TOO_LONG else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.cli import diagnose
 from toolkit.cli.tried import content, lines, many, printable
 from toolkit.log import Log
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.train.log_rules import document, stamp
 from toolkit.train.log_rules.event import ENDING, RuleEvent
 from toolkit.train.log_rules.pattern import SIGNS, Monitor, RuleState
@@ -58,7 +58,7 @@ def _try(arguments: argparse.Namespace, log: Log) -> int:
     log_lines = lines(arguments.log)
     first = list(islice(log_lines, FIRST_LINES))
     start_s = next((time_s for time_s in (stamp.read(line).time_s for line in first) if time_s is not None), None)
-    with Guard() as guard:
+    with MatchGuard() as guard:
         monitor = Monitor(rules, start_s=start_s or 0.0, warn=log.warning, watch=guard)
         trial = _Trial(monitor, start_s, arguments.speed)
         for line in chain(first, log_lines):

@@ -1,4 +1,5 @@
-"""Pure: takes lines and returns samples, at the speed of the relay. `Search` finds the lines, `Capture` the values.
+"""Pure: takes lines and returns samples, at the speed of the relay. `Search` finds the lines, `MetricCapture` the
+values.
 
 The result is defined line by line: for each definition `pattern.search` on the decoded line, the value group read as a
 float (tests/metrics/test_capture.py implements that definition and compares). How it is computed:
@@ -52,9 +53,10 @@ class OverrunError(Exception):
 
 
 class Watch(Protocol):
-    """Raises OverrunError if `inside` is true and `at` has not changed for the time that one match may take."""
+    """Raises OverrunError if `inside` is true and `match_count` has not changed for the time that one match may
+    take."""
 
-    at: int
+    match_count: int
     inside: bool
 
     def arm(self) -> None:
@@ -67,7 +69,7 @@ class Watch(Protocol):
 class Unwatched:
     """A watch that never interrupts."""
 
-    at = 0
+    match_count = 0
     inside = False
 
     def arm(self) -> None:
@@ -161,16 +163,16 @@ class Search:
         """Add the lines that hold the gate to *candidates*; return the position up to which the block is done."""
         block = book.block
         position, passed, worthwhile = 0, 0, len(block) // GATE_BYTES
-        at = block.find(self._gate)
-        while at >= 0:
+        position_of_gate = block.find(self._gate)
+        while position_of_gate >= 0:
             if passed > worthwhile:
                 return position
-            start, end = _line_around(block, at, position)
+            start, end = _line_around(block, position_of_gate, position)
             for place, text, _ in self._spots:
                 if block.find(text, start, end) >= 0:
                     candidates[place].append(book.line(start, end))
             position, passed = end + 1, passed + 1
-            at = block.find(self._gate, position)
+            position_of_gate = block.find(self._gate, position)
         return len(block)
 
     def _search(self, candidates: list[list[_Line]]) -> list[Hit]:
@@ -179,16 +181,16 @@ class Search:
         cpu = self._cpu
         self._watch.arm()
         try:
-            before = cpu()
+            started_s = cpu()
             for place, lines in enumerate(candidates):
                 if not lines:
                     continue
                 overran = self._match(place, lines, hits)
                 after = cpu()
                 active = self._active[place]
-                active.cpu_s += after - before
+                active.cpu_s += after - started_s
                 active.lines += len(lines)
-                before = after
+                started_s = after
                 if overran is not None:
                     line = beginning(overran, SHOWN)
                     self._end(active, f"its regex took too long on one line, which begins {line!r}")
@@ -205,10 +207,10 @@ class Search:
         try:
             watch.inside = True
             for start, text in lines:
-                watch.at += 1
+                watch.match_count += 1
                 match = search(text) if len(text) <= SHORT_TEXT else _search_long(pattern, text)
                 if match is None and text[-1:] == "\r":  # Then `$` stands before a Windows line end, too.
-                    watch.at += 1
+                    watch.match_count += 1
                     match = _search_long(pattern, text[:-1])
                 if match is not None:
                     hits.append((start, index, match))
@@ -242,7 +244,7 @@ class Search:
         )
 
 
-class Capture:
+class MetricCapture:
     """Takes blocks of whole lines and returns the samples in them. The arguments are those of `Search`."""
 
     def __init__(
@@ -257,7 +259,7 @@ class Capture:
         # Steps first: a line's own step counts for all samples of the line.
         ordered = sorted(definitions, key=lambda definition: definition.name != STEP)
         self._search = Search(ordered, warn=warn, watch=watch, clock=clock, cpu=cpu)
-        self._definitions = [(each.name, each.value_group, each.step_group) for each in ordered]
+        self._definitions = [(definition.name, definition.value_group, definition.step_group) for definition in ordered]
         # By name: the number of matches whose value was not a number, and the first such line.
         self.not_numbers: dict[str, tuple[int, str]] = {}
         self._steps: dict[tuple[str, int | None], int] = {}
@@ -299,10 +301,10 @@ def _gate(literals: list[bytes]) -> bytes:
     return next((bytes((character,)) for character in _RARITY.encode() if character in shared), b"")
 
 
-def _line_around(block: bytes, at: int, position: int) -> tuple[int, int]:
-    """Return the line's span around *at*; *position* is a line's start not after it."""
-    start = block.rfind(b"\n", position, at) + 1 or position
-    end = block.find(b"\n", at)
+def _line_around(block: bytes, offset: int, position: int) -> tuple[int, int]:
+    """Return the line's span around *offset*; *position* is a line's start not after it."""
+    start = block.rfind(b"\n", position, offset) + 1 or position
+    end = block.find(b"\n", offset)
     return start, len(block) if end < 0 else end
 
 
@@ -337,14 +339,14 @@ class _Book:
         """
         lines: list[_Line] = []
         close = position + CLOSE_BYTES
-        at = block.find(text, position)
-        while at >= 0:
-            start, end = _line_around(block, at, position)
+        hit = block.find(text, position)
+        while hit >= 0:
+            start, end = _line_around(block, hit, position)
             lines.append(self.line(start, end))
             position = end + 1
             if len(lines) == CLOSE_LINES and position < close:
                 return lines + self.since(position)
-            at = block.find(text, position)
+            hit = block.find(text, position)
         return lines
 
 

@@ -122,7 +122,9 @@ def _lines(samples: Sequence[Sample]) -> bytes:
     return (
         lines
         if b'"value":null' not in lines
-        else encoder.encode_lines({**msgspec.structs.asdict(each), "value": json_value(each.value)} for each in samples)
+        else encoder.encode_lines(
+            {**msgspec.structs.asdict(sample), "value": json_value(sample.value)} for sample in samples
+        )
     )
 
 

@@ -17,18 +17,18 @@ from toolkit.metrics.capture import OverrunError
 BUDGET_S = 0.05
 
 
-class Guard:
+class MatchGuard:
     """Raises OverrunError in a match that takes more than *budget_s* of CPU time. Works in the main thread only."""
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
-        self.at = 0
+        self.match_count = 0
         self.inside = False
         self._seen = -1
         self._budget_s = budget_s
         self._before: object = None
         self._state = "new"
 
-    def __enter__(self) -> "Guard":
+    def __enter__(self) -> "MatchGuard":
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -70,7 +70,7 @@ class Guard:
     def _tick(self, _number: int, _frame: FrameType | None) -> None:
         if not self.inside:
             return
-        if self.at == self._seen:
+        if self.match_count == self._seen:
             self.inside = False  # Once: not again while the first one is being handled.
             raise OverrunError
-        self._seen = self.at
+        self._seen = self.match_count

@@ -22,17 +22,17 @@ PRESETS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def definitions(names: str | tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the (name, regex) pairs of the presets *names*, a tuple or comma-separated text from *where*.
+def definitions(names: str | tuple[str, ...], setting: str) -> tuple[tuple[str, str], ...]:
+    """Return the (name, regex) pairs of the presets *names*, a tuple or comma-separated text from *setting*.
 
     Raises:
         ContractError: there is no such preset; names the nearest.
     """
     several = names.split(",") if isinstance(names, str) else names
-    found: list[tuple[str, str]] = []
-    for name in (each.strip() for each in several):
+    pairs: list[tuple[str, str]] = []
+    for name in (name.strip() for name in several):
         if name and name not in PRESETS:
             hint = did_you_mean(name, PRESETS) or f"The presets: {', '.join(PRESETS)}."
-            raise ContractError(f"expected a preset of metrics, found {name!r}", where=where, hint=hint)
-        found += PRESETS.get(name, ())
-    return tuple(found)
+            raise ContractError(f"expected a preset of metrics, found {name!r}", where=setting, hint=hint)
+        pairs += PRESETS.get(name, ())
+    return tuple(pairs)

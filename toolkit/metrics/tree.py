@@ -53,8 +53,8 @@ def mandatory(pattern: re.Pattern[str]) -> Literal | None:
 
 def _certain(text: str, folded: bool) -> Iterator[Literal]:
     """Yield those parts of a run that have one form in bytes."""
-    kept = "".join("\n" if _doubtful(character, folded) else character for character in text)
-    for part in kept.split("\n"):
+    certain = "".join("\n" if _doubtful(character, folded) else character for character in text)
+    for part in certain.split("\n"):
         if part:
             yield Literal(text=(part.lower() if folded else part).encode(), folded=folded)
 

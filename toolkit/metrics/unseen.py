@@ -29,7 +29,7 @@ class Unseen:
     def __init__(self, definitions: Sequence[Definition]) -> None:
         self._definitions = definitions
         self._missing: dict[str, tuple[bytes, ...]] = {}  # By name, the words of the nearest line; from the first on.
-        self._regexes = {each.name: each.regex for each in reversed(definitions)}
+        self._regexes = {definition.name: definition.regex for definition in reversed(definitions)}
         self._nearest: dict[str, bytes] = {}
         self._not_numbers: dict[str, tuple[int, str]] = {}
         self._has_lines = False
@@ -39,7 +39,7 @@ class Unseen:
         """Take a block of whole lines and the samples that were captured from it."""
         if not self._has_lines:
             self._has_lines = True
-            self._missing = {each.name: _words(each) for each in reversed(self._definitions)}
+            self._missing = {definition.name: _words(definition) for definition in reversed(self._definitions)}
         for sample in samples:
             self._missing.pop(sample.name, None)
         self._seen_bytes += len(block)
@@ -93,18 +93,18 @@ def _words(definition: Definition) -> tuple[bytes, ...]:
 def _line_with(block: bytes, words: Sequence[bytes]) -> bytes:
     """Return the first line of *block* with one of *words* and a digit, b"" if none of the first few has."""
     for word in words:
-        at = block.find(word)
+        position = block.find(word)
         for _ in range(4):
-            if at < 0:
+            if position < 0:
                 break
-            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            start, end = block.rfind(b"\n", 0, position) + 1, block.find(b"\n", position)
             line = block[start : len(block) if end < 0 else end]
             if _DIGIT.search(line):
                 return line[: 4 * SHOWN]
-            at = block.find(word, start + len(line))
+            position = block.find(word, start + len(line))
     return b""
 
 
 def _shown(line: str) -> str:
-    text = " ".join("".join(each if each.isprintable() else " " for each in line).split())
+    text = " ".join("".join(character if character.isprintable() else " " for character in line).split())
     return repr(beginning(text, SHOWN + 3))

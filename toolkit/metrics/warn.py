@@ -62,8 +62,8 @@ def fault(definition: Definition, watch: Watch) -> str:
         return TOO_LONG
     if not _is_fault(wrong):
         return ""
-    misread = [f"{probe} as {found}" for probe, found in wrong.items() if found is not None]
-    missed = [probe for probe, found in wrong.items() if found is None]
+    misread = [f"{probe} as {value_read}" for probe, value_read in wrong.items() if value_read is not None]
+    missed = [probe for probe, value_read in wrong.items() if value_read is None]
     parts = [f"reads {_and(misread)}"] if misread else []
     parts += [f"does not see {_and(missed, 'or')}"] if missed else []
     return "; ".join(parts)
@@ -90,17 +90,17 @@ def keras_3(definitions: Iterable[Definition], watch: Watch) -> Iterator[tuple[D
 
     Nothing is yielded unless a definition is for seconds of an epoch or step, as only Keras prints them.
     """
-    known = tuple(definitions)
-    if not any(unit in each.regex for each in known for unit in ("s/epoch", "ms/step")):
+    all_definitions = tuple(definitions)
+    if not any(unit in definition.regex for definition in all_definitions for unit in ("s/epoch", "ms/step")):
         return
-    for each in known:
+    for definition in all_definitions:
         try:
-            if _found(each, TF_KERAS, watch) is None or _found(each, KERAS_3, watch) is not None:
+            if _found(definition, TF_KERAS, watch) is None or _found(definition, KERAS_3, watch) is not None:
                 continue
-            better = KERAS_3_SECONDS if "s/epoch" in each.regex else suggestion(_without_space(each), watch)
+            better = KERAS_3_SECONDS if "s/epoch" in definition.regex else suggestion(_without_space(definition), watch)
         except (OverrunError, re.error):
             continue
-        yield each, better
+        yield definition, better
 
 
 def _without_space(definition: Definition) -> Definition:
@@ -126,14 +126,14 @@ def transformers_5(
     Nothing is yielded unless a definition is for a number that only Trainer prints, or *is_trainers*: the log has such
     lines.
     """
-    known = tuple(definitions)
-    if not is_trainers and not any(name in each.regex for each in known for name in _OF_TRAINER):
+    all_definitions = tuple(definitions)
+    if not is_trainers and not any(name in definition.regex for definition in all_definitions for name in _OF_TRAINER):
         return
-    for each in known:
+    for definition in all_definitions:
         try:
-            places = _places(each, watch)
-            if places and not any(_found(each, TRANSFORMERS_5[n], watch) is not None for n in places):
-                yield each
+            places = _places(definition, watch)
+            if places and not any(_found(definition, TRANSFORMERS_5[n], watch) is not None for n in places):
+                yield definition
         except OverrunError:
             continue
 
@@ -194,9 +194,9 @@ def _wrong_of(definition: Definition, written_for: Definition, watch: Watch) -> 
     wrong: dict[str, str | None] = {}
     for probes in (SCIENTIFIC, NEGATIVE, NOT_FINITE):
         for probe in probes:
-            found = _read(definition, written_for, probe, watch)
-            if found is None or (found != float(probe) and not math.isnan(float(probe))):
-                wrong[probe] = None if found is None else f"{found:g}"
+            value = _read(definition, written_for, probe, watch)
+            if value is None or (value != float(probe) and not math.isnan(float(probe))):
+                wrong[probe] = None if value is None else f"{value:g}"
                 break
     return wrong
 
@@ -219,7 +219,7 @@ def _found(definition: Definition, text: str, watch: Watch) -> float | None:
     """
     watch.arm()
     try:
-        watch.at += 1
+        watch.match_count += 1
         watch.inside = True
         match = definition.pattern.search(text)
     finally:
@@ -252,8 +252,8 @@ def suggestion(definition: Definition, watch: Watch) -> str:
     return regex if works and better.pattern.groups == definition.pattern.groups else ""
 
 
-def _group_span(regex: str, wanted: int) -> tuple[int, int] | None:
-    """Return where the *wanted* capturing group begins and ends in *regex*."""
+def _group_span(regex: str, group: int) -> tuple[int, int] | None:
+    """Return where the *group* capturing group begins and ends in *regex*."""
     opened: list[int | None] = []
     count, start, place, in_class = 0, -1, 0, False
     while place < len(regex):
@@ -269,9 +269,9 @@ def _group_span(regex: str, wanted: int) -> tuple[int, int] | None:
             captures = regex[place + 1 : place + 2] != "?" or regex[place + 1 : place + 4] == "?P<"
             count += captures
             opened.append(count if captures else None)
-            if captures and count == wanted:
+            if captures and count == group:
                 start = place
-        elif character == ")" and opened and opened.pop() == wanted:
+        elif character == ")" and opened and opened.pop() == group:
             return start, place + 1
         place += 1
     return None
@@ -343,8 +343,8 @@ def _fitting(name: str, argument: Any) -> str:
     Raises:
         LookupError: none of these fits.
     """
-    named = (chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument))
-    characters: list[str] = [*_CANDIDATES, *named]
+    named_characters = (chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument))
+    characters: list[str] = [*_CANDIDATES, *named_characters]
     for character in characters:
         if _fits(character, name, argument):
             return character

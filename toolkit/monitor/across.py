@@ -52,8 +52,8 @@ class Across:
 
     def others(self) -> dict[int, RankWork] | None:
         """Return the own work of the ranks of other hosts, by rank, if it has changed."""
-        told = self._others.new()
-        return None if told is None else {work.rank: work for work in told.ranks}
+        work = self._others.new()
+        return None if work is None else {rank_work.rank: rank_work for rank_work in work.ranks}
 
     def _write(self) -> None:
         write(self._own, OwnWork(ranks=self._ranks, asked=self._asked))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from toolkit.job.monitor import DebuggerFiles
 from toolkit.records import encode
-from toolkit.series import findings, machine, samples
+from toolkit.series import findings, machine, sample_writer
 from toolkit.series import step_records as steps
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
 
 if TYPE_CHECKING:
@@ -22,24 +22,24 @@ class Outputs:
     def __init__(
         self,
         folder: Path,
-        columns: Sequence[Column],
+        columns: Sequence[SampleColumn],
         warn: Callable[[str], None],
         *,
         host: str = "",
-        asked: DebuggerFiles | None = None,
+        debugger_files: DebuggerFiles | None = None,
     ) -> None:
-        """*asked*: the Debugger's files that the job asks for; *host*: their node."""
+        """*debugger_files*: the Debugger's files that the job asks for; *host*: their node."""
         self._folder = folder
         self._warn = warn
         self._columns = tuple(columns)
-        self._samples = samples.Writer(folder / "samples", columns, warn=warn)
-        self._steps = steps.Writer(folder / "steps", warn=warn)
-        self._asked = asked
-        self._debugger = None if asked is None else _debugger(asked, host, columns, warn)
+        self._samples = sample_writer.SampleWriter(folder / "samples", columns, warn=warn)
+        self._steps = steps.StepWriter(folder / "steps", warn=warn)
+        self._asked = debugger_files
+        self._debugger = None if debugger_files is None else _debugger(debugger_files, host, columns, warn)
         self._first_s: float | None = None
         self._failed = False
 
-    def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
+    def sample(self, time_s: float, columns: Sequence[SampleColumn], row: Sequence[float]) -> None:
         """Write a sample, taken at *time_s* since the epoch."""
         if tuple(columns) != self._columns:
             self._columns = tuple(columns)
@@ -60,7 +60,7 @@ class Outputs:
         else:
             self._debugger.add(time_s, row)
 
-    def steps(self, new: Sequence[steps.Step]) -> None:
+    def steps(self, new: Sequence[steps.StepRecord]) -> None:
         """Write steps."""
         self._steps.add(new)
 
@@ -69,7 +69,7 @@ class Outputs:
         self._samples.keep(finding.start_s, finding.end_s)
         self._try(lambda: findings.append(self._folder / findings.NAME, finding))
 
-    def latest(self, path: Path, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
+    def latest(self, path: Path, time_s: float, columns: Sequence[SampleColumn], row: Sequence[float]) -> None:
         """Write the newest sample to *path*, for the exporters; NaN becomes null."""
         values = {column.name: value for column, value in zip(columns, row, strict=True)}
         document = encode({"time_s": time_s, "values": values})
@@ -98,10 +98,15 @@ class Outputs:
 
 
 def _debugger(
-    asked: DebuggerFiles, host: str, columns: Sequence[Column], warn: Callable[[str], None]
-) -> "debugger_writer.Writer":
+    debugger_files: DebuggerFiles, host: str, columns: Sequence[SampleColumn], warn: Callable[[str], None]
+) -> "debugger_writer.DebuggerWriter":
     from toolkit.series import debugger_writer
 
-    return debugger_writer.Writer(
-        asked.folder, host, columns, most_bytes=asked.most_bytes, most_s=asked.most_s, warn=warn
+    return debugger_writer.DebuggerWriter(
+        debugger_files.folder,
+        host,
+        columns,
+        most_bytes=debugger_files.most_bytes,
+        most_s=debugger_files.most_s,
+        warn=warn,
     )

@@ -24,17 +24,17 @@ from toolkit.monitor.outputs import Outputs
 from toolkit.monitor.roster import Roster
 from toolkit.monitor.rules import Rules
 from toolkit.monitor.sampler import Sampler
-from toolkit.monitor.source import Source
+from toolkit.monitor.source import SampleSource
 from toolkit.monitor.sources.cpu import Cpu
-from toolkit.monitor.sources.memory import Memory
+from toolkit.monitor.sources.memory import MemorySource
 from toolkit.monitor.sources.pressure import Pressure
 from toolkit.monitor.sources.quota import Quota
 from toolkit.monitor.sources.ranks import Ranks
 from toolkit.monitor.sources.traffic import Traffic
-from toolkit.monitor.step_reader import Steps
+from toolkit.monitor.step_reader import StepReader
 from toolkit.records import decode
 from toolkit.series import machine
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
 from toolkit.status_pages.pages import request_trace
 
@@ -48,7 +48,7 @@ ENDED_S = 0.2  # How often to look whether the ranks have ended.
 CLOCK_STEP_S = 1.0
 
 
-class Process:
+class MonitorProcess:
     """The monitor of one host."""
 
     def __init__(self, config: MonitorConfig) -> None:
@@ -58,14 +58,14 @@ class Process:
         self._clock_steps: tuple[tuple[float, float], ...] = ()
         self._notes: tuple[str, ...] = ()
         self._samples = 0
-        self._newest: tuple[float, Sequence[Column], Sequence[float]] | None = None
+        self._newest: tuple[float, Sequence[SampleColumn], Sequence[float]] | None = None
         self._cost = Cost(config.monitor.interval_s)
         self._ranks = Ranks()
         self._roster = Roster(config.ranks)
-        self._steps = Steps(config.status, config.attempt, self._offset_s)
+        self._steps = StepReader(config.status, config.attempt, self._offset_s)
         self._metrics = SampleReader(config.metrics, skip_bytes=config.metrics_bytes)
         self._gpus = self._gpu_source(now_s)
-        sources: list[Source] = [Cpu(), Memory(), Quota("/", now_s), Pressure("/", now_s)]
+        sources: list[SampleSource] = [Cpu(), MemorySource(), Quota("/", now_s), Pressure("/", now_s)]
         sources.append(Traffic("/", config.output, now_s))
         sources += [] if self._gpus is None else [self._gpus]
         self._sampler = Sampler([*sources, self._ranks], self._cost)
@@ -110,7 +110,7 @@ class Process:
         for listed in self._roster.new():
             self._ranks.add(listed.rank, listed.pid, now_s, listed.started)
             self._steps.add(listed.rank, listed.pid)
-        before = resource.getrusage(resource.RUSAGE_SELF)
+        usage_before = resource.getrusage(resource.RUSAGE_SELF)
         row = self._sampler.sample(now_s)
         time_s = now_s + self._offset_s
         columns = self._sampler.columns
@@ -120,7 +120,7 @@ class Process:
                 columns,
                 self._warn,
                 host=self._config.host,
-                asked=self._config.monitor.debugger,
+                debugger_files=self._config.monitor.debugger,
             )
         self._outputs.sample(time_s, columns, row)
         self._newest = (time_s, columns, row)
@@ -130,7 +130,7 @@ class Process:
             self._rules.sample(time_s, columns, row)
         after = resource.getrusage(resource.RUSAGE_SELF)
         self._samples += 1
-        self._cost.sample(after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime)
+        self._cost.sample(after.ru_utime - usage_before.ru_utime, after.ru_stime - usage_before.ru_stime)
 
     def _begin_rules(self) -> None:
         try:
@@ -261,5 +261,5 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to everybody; `train` says when the ranks have ended.
     config = decode(Path(argv[1]).read_bytes(), MonitorConfig, argv[1])
-    Process(config).run(read_end)
+    MonitorProcess(config).run(read_end)
     return 0

@@ -41,7 +41,7 @@ def parse(text: bytes) -> Stat | None:
     )
 
 
-class Process:
+class RunningProcess:
     """One process, read again and again. `ended`: its pid is free, or another process has it."""
 
     def __init__(self, pid: int, root: str = "/", started: int = 0) -> None:
@@ -55,13 +55,13 @@ class Process:
 
     def read(self, *, of_zombie: bool = False) -> Stat | None:
         """Return its state now, None once it has ended; *of_zombie*: once its parent has waited for it, too."""
-        found = None if self.ended else parse(self._file.read())
-        if found is None or (found.state in b"ZX" and not of_zombie) or self._started not in (None, found.started):
+        stat = None if self.ended else parse(self._file.read())
+        if stat is None or (stat.state in b"ZX" and not of_zombie) or self._started not in (None, stat.started):
             self.ended = True
             self._file.close()
             return None
-        self._started = found.started
-        return found
+        self._started = stat.started
+        return stat
 
     def private_bytes(self) -> int:
         """Return its memory without pages that other processes may share."""
@@ -88,11 +88,11 @@ class Process:
 
 def ancestors(pid: int, root: str = "/") -> list[int]:
     """Return the pids of *pid*'s parent, its parent, and so on; empty if it does not live."""
-    found: list[int] = []
-    while len(found) < 64 and (stat := parse(_read(f"{root}/proc/{pid}/stat"))) is not None and stat.parent > 0:
+    pids: list[int] = []
+    while len(pids) < 64 and (stat := parse(_read(f"{root}/proc/{pid}/stat"))) is not None and stat.parent > 0:
         pid = stat.parent
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def _read(path: str) -> bytes:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.series.step_records import Step
+from toolkit.series.step_records import StepRecord
 from toolkit.status_pages import layout as layout
 
 # The rings of this many processes at most are read: a rank may start others that train.
@@ -39,9 +39,9 @@ class Ring:
         first = max(self._seen, written - self._kept)
         size = layout.STEPS_RECORD.size
         while first < written:
-            at = first % self._kept
-            count = min(written - first, self._kept - at, 512)
-            text = os.pread(self._fd, count * size, layout.STEPS_HEAD.size + at * size)
+            slot = first % self._kept
+            count = min(written - first, self._kept - slot, 512)
+            text = os.pread(self._fd, count * size, layout.STEPS_HEAD.size + slot * size)
             for expected, record in enumerate(layout.STEPS_RECORD.iter_unpack(text[: len(text) // size * size]), first):
                 number, step, end_ns, *durations = record
                 if number == expected + 1:
@@ -56,16 +56,16 @@ class Ring:
         head = os.pread(self._fd, layout.STEPS_HEAD.size, 0)
         if len(head) < layout.STEPS_HEAD.size:
             raise ValueError
-        version, pid, kept, written = layout.STEPS_HEAD.unpack(head)
-        return version, pid, kept, written
+        version, pid, capacity, written = layout.STEPS_HEAD.unpack(head)
+        return version, pid, capacity, written
 
 
 def step_of(
     rank: int, attempt: int, offset_s: float, step: int, end_ns: int, durations: tuple[float | None, ...]
-) -> Step:
+) -> StepRecord:
     """Return the step as it is stored. *offset_s*: seconds since the epoch less monotonic seconds."""
     step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s = durations
-    return Step(
+    return StepRecord(
         rank=rank,
         attempt=attempt,
         step=step,

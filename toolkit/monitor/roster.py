@@ -34,7 +34,7 @@ class Roster:
                 text = file.read()
         except OSError:
             return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        lines = (line.split() for line in whole.splitlines())
+        complete_lines = text[: text.rfind(b"\n") + 1]
+        self._read_bytes += len(complete_lines)
+        lines = (line.split() for line in complete_lines.splitlines())
         return [Listed(*map(int, words)) for words in lines if len(words) == 4]

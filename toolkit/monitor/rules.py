@@ -10,9 +10,9 @@ from toolkit.diagnosis.live import LiveDiagnosis
 from toolkit.diagnosis.window import EvidenceWindow
 from toolkit.job.rank_work import RankWork
 from toolkit.metrics.sample import Sample
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
-from toolkit.series.step_records import Step
+from toolkit.series.step_records import StepRecord
 
 
 class Rules:
@@ -21,7 +21,7 @@ class Rules:
     def __init__(
         self,
         raw: Any,
-        columns: Sequence[Column],
+        columns: Sequence[SampleColumn],
         *,
         host: str,
         start_s: float,
@@ -35,23 +35,27 @@ class Rules:
         Raises:
             ContractError: *raw* is no list of rule configurations.
         """
-        asked = configuration.read(raw or None, "the job's profiler rules")
-        for each in asked.notes:
-            note(each)
+        selection = configuration.read(raw or None, "the job's profiler rules")
+        for note_ in selection.notes:
+            note(note_)
         self._columns = tuple(columns)
         names = [column.name for column in columns]
         self._window = EvidenceWindow(names, host=host, start_s=start_s, interval_s=interval_s, machine=machine)
-        here = [each for each in asked.configurations if compares_ranks or each.rule.name not in ACROSS_HOSTS]
-        self._live = LiveDiagnosis(self._window, here)
+        configurations = [
+            configuration
+            for configuration in selection.configurations
+            if compares_ranks or configuration.rule.name not in ACROSS_HOSTS
+        ]
+        self._live = LiveDiagnosis(self._window, configurations)
 
-    def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
+    def sample(self, time_s: float, columns: Sequence[SampleColumn], row: Sequence[float]) -> None:
         """Add a sample."""
         if tuple(columns) != self._columns:
             self._columns = tuple(columns)
             self._window.use([column.name for column in columns])
         self._window.sample(time_s, row)
 
-    def steps(self, new: Sequence[Step]) -> None:
+    def steps(self, new: Sequence[StepRecord]) -> None:
         """Add steps."""
         for step in new:
             self._window.step(

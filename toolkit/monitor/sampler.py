@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from toolkit.monitor.cost import Cost
-from toolkit.monitor.source import PERCENT, Source, column
-from toolkit.series.column import Column
+from toolkit.monitor.source import PERCENT, SampleSource, column
+from toolkit.series.column import SampleColumn
 
 
 class Sampler:
     """All *sources* as one row, and what the monitor itself costs."""
 
-    def __init__(self, sources: Sequence[Source], cost: Cost) -> None:
+    def __init__(self, sources: Sequence[SampleSource], cost: Cost) -> None:
         self._sources = sources
         self._cost = cost
-        self._parts: tuple[tuple[Column, ...], ...] = ()
-        self.columns: tuple[Column, ...] = ()
+        self._parts: tuple[tuple[SampleColumn, ...], ...] = ()
+        self.columns: tuple[SampleColumn, ...] = ()
 
     def sample(self, now_s: float) -> list[float]:
         """Return a row of values; `columns` says of what, and may have changed."""
@@ -23,7 +23,7 @@ class Sampler:
         parts = tuple(source.columns for source in self._sources)
         if parts != self._parts:
             self._parts = parts
-            self.columns = (*(each for part in parts for each in part), *_SELF)
+            self.columns = (*(column for part in parts for column in part), *_SELF)
         return row
 
 

@@ -2,17 +2,17 @@
 
 from typing import Protocol
 
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 
 NAN = float("nan")
 PERCENT, BYTES, BYTES_PER_S = "%", "bytes", "bytes/s"
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """A part of the machine that is measured. `columns` may change from one sample to the next."""
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[SampleColumn, ...]:
         """The columns that `values` returns values of, in this order."""
 
     def values(self, now_s: float) -> list[float]:
@@ -22,9 +22,9 @@ class Source(Protocol):
         """
 
 
-def column(name: str, unit: str = "") -> Column:
+def column(name: str, unit: str = "") -> SampleColumn:
     """Return the column *name*, KIND/NAME/METRIC."""
-    return Column(name=name, unit=unit)
+    return SampleColumn(name=name, unit=unit)
 
 
 class Rate:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from toolkit.monitor.processes import ancestors
 from toolkit.monitor.rings import MOST_RINGS, Ring, step_of
-from toolkit.series.step_records import Step
+from toolkit.series.step_records import StepRecord
 from toolkit.status_pages import pages
 from toolkit.status_pages.layout import RANK_NAME, STEPS_NAME
 
 _RING = STEPS_NAME.partition("%")[0]
 
 
-class Steps:
+class StepReader:
     """`drain` returns what is new. Call it about once a second: a ring keeps 4,096 steps, a page only the last one."""
 
     def __init__(self, folder: Path, attempt: int, offset_s: float) -> None:
@@ -30,10 +30,10 @@ class Steps:
         """Note that *rank* runs as *pid*."""
         self._ranks[pid] = rank
 
-    def drain(self) -> list[Step]:
+    def drain(self) -> list[StepRecord]:
         """Return the steps that ended since the last call, by rank."""
         self._open()
-        found = []
+        steps = []
         for pid, ring in tuple(self._rings.items()):
             rank = self._rank(pid)
             if rank is None:
@@ -42,8 +42,8 @@ class Steps:
                 new = list(ring.new())
             except (OSError, ValueError):
                 continue  # A file that was cut: the rank's own doing.
-            found += [step_of(rank, self._attempt, self._offset_s, *each) for each in new]
-        return found + self._heartbeats()
+            steps += [step_of(rank, self._attempt, self._offset_s, *fields) for fields in new]
+        return steps + self._heartbeats()
 
     def close(self) -> None:
         for ring in self._rings.values():
@@ -72,7 +72,7 @@ class Steps:
         if pid in self._ranks:
             return self._ranks[pid]
         if pid not in self._rank_of:
-            above = next((self._ranks[each] for each in ancestors(pid) if each in self._ranks), None)
+            above = next((self._ranks[ancestor] for ancestor in ancestors(pid) if ancestor in self._ranks), None)
             if above is None and len(self._ranks) == 1:
                 above = next(iter(self._ranks.values()))
             if above is None:
@@ -80,9 +80,9 @@ class Steps:
             self._rank_of[pid] = above
         return self._rank_of[pid]
 
-    def _heartbeats(self) -> list[Step]:
+    def _heartbeats(self) -> list[StepRecord]:
         """Return the newest heartbeat of each rank whose steps the hook does not measure."""
-        found = []
+        steps = []
         measured = {self._rank(pid) for pid in self._rings}
         for pid, rank in self._ranks.items():
             if rank in measured:
@@ -98,5 +98,5 @@ class Steps:
             self._beats[pid] = page.heartbeats
             step_s = page.step_ns / 1e9 if page.step_ns else None
             durations = (step_s, None, None, None, None, None, None)
-            found.append(step_of(rank, self._attempt, self._offset_s, page.step, page.step_time_ns, durations))
-        return found
+            steps.append(step_of(rank, self._attempt, self._offset_s, page.step, page.step_time_ns, durations))
+        return steps

@@ -71,8 +71,8 @@ def scan(fd: int) -> Iterator[Block]:
 
 def payload(fd: int, block: Block) -> bytes | None:
     """Return the payload of *block*, None if it was damaged."""
-    found = os.pread(fd, block.size, block.offset)
-    return found if zlib.crc32(found) == block.crc else None
+    content = os.pread(fd, block.size, block.offset)
+    return content if zlib.crc32(content) == block.crc else None
 
 
 def part(fd: int, block: Block, start: int, size: int) -> bytes:

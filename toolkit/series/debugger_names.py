@@ -40,32 +40,32 @@ _COLUMNS = {metric: (column, unit) for column, metric, unit in _TABLE}
 
 def metric_of(column: str) -> Metric | None:
     """Return the metric of *column*, None for a column that the Debugger does not have."""
-    found = re.fullmatch(r"(cpu/core|gpu/)(\d+)(/.*)", column)
-    if found is None:
+    match = re.fullmatch(r"(cpu/core|gpu/)(\d+)(/.*)", column)
+    if match is None:
         return _METRICS.get(column)
-    metric = _METRICS.get(f"{found[1]}N{found[3]}")
-    return None if metric is None else metric._replace(name=metric.name.replace("N", found[2]))
+    metric = _METRICS.get(f"{match[1]}N{match[3]}")
+    return None if metric is None else metric._replace(name=metric.name.replace("N", match[2]))
 
 
 def column_of(metric: Metric) -> tuple[str, str]:
     """Return name and unit of the column that holds *metric*; one that is not known gets a name made of its own."""
-    found = re.fullmatch(r"(cpu|gpu)(\d+)", metric.name)
-    known = _COLUMNS.get(metric._replace(name=f"{found[1]}N") if found else metric)
-    if known is not None:
-        return known[0].replace("N", found[2]) if found else known[0], known[1]
+    match = re.fullmatch(r"(cpu|gpu)(\d+)", metric.name)
+    name = _COLUMNS.get(metric._replace(name=f"{match[1]}N") if match else metric)
+    if name is not None:
+        return name[0].replace("N", match[2]) if match else name[0], name[1]
     return f"{metric.kind.replace('/', '')}/{metric.dimension.replace('/', '') or 'all'}/{metric.name}", ""
 
 
 def files_of(output: Path) -> dict[str, tuple[Path, ...]]:
     """Return the files of each node, by time, that lie in a job's *output*, in a copy of its folder in S3 (there
     "profiler-output"), or in "profiler-output" itself."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for folder in (output / "profiler", output / "profiler-output", output):
         hours = folders.matching(folder / "system" / "incremental", "*", folders.named_elsewhere)
         paths = (path for hour in hours for path in folders.matching(hour, "*.json", folders.named_elsewhere))
         for path in sorted(paths, key=lambda path: path.name):
-            if named := re.fullmatch(r"\d+\.(.+)\.json", path.name):
-                found.setdefault(named[1], []).append(path)
-        if found:
+            if match := re.fullmatch(r"\d+\.(.+)\.json", path.name):
+                files.setdefault(match[1], []).append(path)
+        if files:
             break
-    return {node: tuple(found[node]) for node in found}
+    return {node: tuple(files[node]) for node in files}

@@ -13,7 +13,7 @@ import msgspec
 from toolkit import files, folders
 from toolkit.records import Record
 from toolkit.series.arrays import numpy
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.debugger_names import Metric, column_of
 from toolkit.series.sample_reader import Samples, of_arrays
 
@@ -98,17 +98,19 @@ class _Node:
         values = np.full((len(self._rows), len(self._places)), np.nan, "<f4")
         for number, row in enumerate(self._rows):
             values[number, : len(row)] = row
-        named = [column_of(metric) for metric in self._places]
-        columns = [Column(name=name, unit=unit) for name, unit in named]
+        column_names = [column_of(metric) for metric in self._places]
+        columns = [SampleColumn(name=name, unit=unit) for name, unit in column_names]
         for metric in ("used_percent", "iowait_percent"):
-            cores = [place for place, (name, _) in enumerate(named) if re.fullmatch(rf"cpu/core\d+/{metric}", name)]
+            cores = [
+                place for place, (name, _) in enumerate(column_names) if re.fullmatch(rf"cpu/core\d+/{metric}", name)
+            ]
             if cores:
                 # The Debugger has no value of all cores. A row without any core is NaN, which nanmean would warn about.
                 measured = np.count_nonzero(~np.isnan(values[:, cores]), axis=1)
                 sums = np.nansum(values[:, cores], axis=1)
                 mean = np.where(measured > 0, sums / np.maximum(measured, 1), np.nan)
                 values = np.column_stack((values, mean.astype("f4")))
-                columns.append(Column(name=f"cpu/all/{metric}", unit="%"))
+                columns.append(SampleColumn(name=f"cpu/all/{metric}", unit="%"))
         return of_arrays(columns, np.array(self._times), values)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from toolkit import folders
 from toolkit.folders import make
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.debugger_names import Metric, metric_of
 
 CAP_BYTES = 1 << 30
@@ -28,7 +28,7 @@ _PART = ".part"
 _TEMPLATES = 16  # Which columns are measured changes rarely: with slow values that come each 5 s, between two.
 
 
-class Writer:
+class DebuggerWriter:
     """Appends samples of *columns* below *folder* (profilerconfig.json's LocalPath) for the host *node* ("algo-1").
 
     Columns that the Debugger does not have are left out, and so is NaN, which JSON does not have. No method raises an
@@ -41,7 +41,7 @@ class Writer:
         self,
         folder: Path,
         node: str,
-        columns: Sequence[Column],
+        columns: Sequence[SampleColumn],
         *,
         most_bytes: int = 10 << 20,
         most_s: float = 60.0,
@@ -62,10 +62,10 @@ class Writer:
         self.use(columns)
         self._guard(self._begin)
 
-    def use(self, columns: Sequence[Column]) -> None:
+    def use(self, columns: Sequence[SampleColumn]) -> None:
         """Take samples of *columns* from now on."""
-        found = ((place, metric_of(column.name)) for place, column in enumerate(columns))
-        self._metrics = [(place, metric) for place, metric in found if metric is not None]
+        metrics = ((place, metric_of(column.name)) for place, column in enumerate(columns))
+        self._metrics = [(place, metric) for place, metric in metrics if metric is not None]
         self._templates: dict[tuple[bool, ...], str] = {}
 
     def add(self, time_s: float, values: Sequence[float]) -> None:
@@ -99,8 +99,8 @@ class Writer:
         return [path for hour in hours for path in folders.matching(hour, pattern, folders.named_elsewhere)]
 
     def _add(self, time_s: float, values: Sequence[float]) -> None:
-        found = [values[place] for place, _ in self._metrics]
-        measured = tuple([math.isfinite(value) for value in found])
+        row = [values[place] for place, _ in self._metrics]
+        measured = tuple([math.isfinite(value) for value in row])
         if not any(measured):
             return
         if self._bytes >= self._most_bytes or time_s // self._most_s != self._from_s // self._most_s:
@@ -111,8 +111,8 @@ class Writer:
         if template is None:
             template = self._new_template(measured)
         if not all(measured):
-            found = [value for value, taken in zip(found, measured, strict=True) if taken]
-        lines = (template % tuple(found)).replace("@", f"{time_s:.6f}").encode()
+            row = [value for value, taken in zip(row, measured, strict=True) if taken]
+        lines = (template % tuple(row)).replace("@", f"{time_s:.6f}").encode()
         self._bytes += len(lines)
         rest = memoryview(lines)
         while rest:
@@ -152,8 +152,8 @@ class Writer:
 def _line(metric: Metric, node: str) -> str:
     """Return the line of *metric* with %.2f for the value and @ for the time, in the service's order of keys."""
     name, dimension = (msgspec.json.encode(text).decode() for text in (metric.name, metric.dimension))
-    before = f'{{"Type":"{metric.kind}","Name":{name},"Dimension":{dimension},"Value":'
-    return f'{before}%.2f,"NodeId":"{node}","Timestamp":@}}\n'
+    prefix = f'{{"Type":"{metric.kind}","Name":{name},"Dimension":{dimension},"Value":'
+    return f'{prefix}%.2f,"NodeId":"{node}","Timestamp":@}}\n'
 
 
 def _free(path: Path) -> Path:

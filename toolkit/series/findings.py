@@ -47,10 +47,10 @@ def read(path: Path) -> tuple[Finding, ...]:
 def decoded(content: bytes) -> tuple[Finding, ...]:
     """Return the findings in *content*, whole lines of such a file. A line that is no finding is skipped."""
     decoder = msgspec.json.Decoder(Finding)
-    found = []
+    findings = []
     for line in content.splitlines():
         try:
-            found.append(decoder.decode(line))
+            findings.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError too.
             continue
-    return tuple(found)
+    return tuple(findings)

@@ -100,7 +100,7 @@ def _filled_zero(counts: array[float]) -> array[float]:
 
 
 def _filled(row: array[float], value: float) -> array[float]:
-    return array("f", [each if each == each else value for each in row])
+    return array("f", [mean if mean == mean else value for mean in row])
 
 
 def _least(rows: Sequence[array[float]]) -> array[float]:

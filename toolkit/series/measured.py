@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from toolkit.series import debugger, samples
+from toolkit.series import debugger_reader, sample_reader
 from toolkit.series.debugger_names import files_of
-from toolkit.series.samples import Samples
+from toolkit.series.sample_reader import Samples
 
 
 def of_host(monitor: Path, host: str = "") -> Samples:
@@ -16,11 +16,11 @@ def of_host(monitor: Path, host: str = "") -> Samples:
     Raises:
         UserError: numpy is not installed.
     """
-    found = samples.read(monitor / "samples")
-    if found.span() is not None:
-        return found
+    monitored = sample_reader.read(monitor / "samples")
+    if monitored.span() is not None:
+        return monitored
     files = [path for of_node in files_of(monitor.parent).values() for path in of_node]
-    nodes = debugger.read(files[0].parents[3]) if files else {}
+    nodes = debugger_reader.read(files[0].parents[3]) if files else {}
     if host in nodes:
         return nodes[host]
-    return next(iter(nodes.values())) if len(nodes) == 1 else found
+    return next(iter(nodes.values())) if len(nodes) == 1 else monitored

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 def order(finest: int, levels: Sequence[int]) -> list[int]:
     """Return *levels* in the order in which they may answer: *finest*, then finer ones, then coarser ones."""
     finer = [level for level in sorted(levels, reverse=True) if level < finest]
-    return [level for level in [finest] if level in levels] + finer + [each for each in sorted(levels) if each > finest]
+    return (
+        [level for level in [finest] if level in levels]
+        + finer
+        + [coarser for coarser in sorted(levels) if coarser > finest]
+    )
 
 
 def uncovered(starts: "Floats", level: int, chosen: Sequence[tuple[int, "Floats"]]) -> "Any":
@@ -57,12 +61,12 @@ class Grid:
     def largest(self, usual_s: "Floats") -> "Floats":
         """Return the usual distance of the rows in each bucket, at least the bucket's width."""
         np = numpy()
-        found: Floats = np.maximum(np.maximum.reduceat(usual_s, self._edges), self.width_s)
-        return found
+        largest: Floats = np.maximum(np.maximum.reduceat(usual_s, self._edges), self.width_s)
+        return largest
 
 
 def gaps(x: "Floats", usual_s: "Floats") -> "Integers":
     """Return before which of *x* a gap ends: the row before it is more than three times *usual_s* away."""
     np = numpy()
-    found: Integers = 1 + np.flatnonzero(np.diff(x) > 3 * np.maximum(usual_s[1:], usual_s[:-1]))
-    return found
+    starts: Integers = 1 + np.flatnonzero(np.diff(x) > 3 * np.maximum(usual_s[1:], usual_s[:-1]))
+    return starts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.series.arrays import numpy
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 from toolkit.series.levels import GROUP, LEVELS
 from toolkit.series.reduction import Grid, gaps, order, uncovered
 from toolkit.series.segments import ArrayTable, Rows, Segment, load
@@ -41,8 +41,8 @@ class Samples:
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
         self._answers: dict[tuple[float, float, int], _Answer] = {}
-        known = {column.name: column for segment in segments for column in segment.columns}
-        self.columns: tuple[Column, ...] = tuple(known.values())
+        columns = {column.name: column for segment in segments for column in segment.columns}
+        self.columns: tuple[SampleColumn, ...] = tuple(columns.values())
 
     def span(self) -> tuple[float, float] | None:
         """Return when the first and the last sample were, None if there is none. Exact to the finest level there."""
@@ -68,7 +68,9 @@ class Samples:
         if span is None:
             return Series(empty, empty, empty, empty)
         start, end = span[0] if start_s is None else start_s, span[1] if end_s is None else end_s
-        finest = 0 if points is None else max((each for each in _LEVELS if each <= (end - start) / points), default=0)
+        finest = (
+            0 if points is None else max((level for level in _LEVELS if level <= (end - start) / points), default=0)
+        )
         answer = self._answer(start, end, finest)
         mean, low, high = (part.astype(float) for part in answer.column(name))
         if points is None or not len(answer.x):
@@ -78,10 +80,10 @@ class Samples:
             grid = Grid(x, answer.weights, start, end, points)
             mean, low, high = grid.reduce(mean, low, high)
             x, usual = grid.starts, grid.largest(usual)
-        found = gaps(x, usual)
+        starts = gaps(x, usual)
         return Series(
-            np.insert(x, found, x[found - 1] + usual[found - 1]),
-            *(np.insert(part, found, np.nan) for part in (low, mean, high)),
+            np.insert(x, starts, x[starts - 1] + usual[starts - 1]),
+            *(np.insert(part, starts, np.nan) for part in (low, mean, high)),
         )
 
     def _answer(self, start_s: float, end_s: float, finest: int) -> "_Answer":
@@ -103,7 +105,7 @@ def read(folder: Path) -> Samples:
     return Samples(load(folder))
 
 
-def of_arrays(columns: Sequence[Column], times: "Floats", values: "Any") -> Samples:
+def of_arrays(columns: Sequence[SampleColumn], times: "Floats", values: "Any") -> Samples:
     """Return samples that are in memory: `values[row][column]` was measured at `times[row]`, in seconds."""
     np = numpy()
     segment = Segment(tuple(columns))

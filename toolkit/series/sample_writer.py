@@ -18,7 +18,7 @@ import msgspec
 from toolkit import folders
 from toolkit.folders import make
 from toolkit.series import blocks, levels
-from toolkit.series.column import Column, Header
+from toolkit.series.column import Header, SampleColumn
 
 CAP_BYTES = 256 << 20
 AROUND_S = 60.0  # Raw values are kept this long around the end and around each window of `keep`.
@@ -34,7 +34,7 @@ class _RawFile(NamedTuple):
     last_s: float
 
 
-class Writer:
+class SampleWriter:
     """Appends samples to files in *folder*. Files of an earlier writer stay; the reader joins them.
 
     No method raises an OSError. If a file cannot be written (a full disk, a folder that is gone), *warn* gets one line
@@ -45,7 +45,7 @@ class Writer:
     def __init__(
         self,
         folder: Path,
-        columns: Sequence[Column],
+        columns: Sequence[SampleColumn],
         *,
         cap_bytes: int = CAP_BYTES,
         warn: Callable[[str], None] | None = None,
@@ -69,11 +69,11 @@ class Writer:
         self._guard(self._begin)
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[SampleColumn, ...]:
         """What `add` takes values of."""
         return self._columns
 
-    def use(self, columns: Sequence[Column]) -> None:
+    def use(self, columns: Sequence[SampleColumn]) -> None:
         """Take samples of *columns* from now on: a device or a rank came or went."""
         self._guard(self._end_minute)
         self._columns = tuple(columns)
@@ -135,16 +135,16 @@ class Writer:
 
     def _turn(self, second: int) -> None:
         """End the buckets that *second* is no part of."""
-        before, self._second = self._second, second
-        if before is None:
+        earlier_second, self._second = self._second, second
+        if earlier_second is None:
             return
-        if before // 60 != second // 60:
+        if earlier_second // 60 != second // 60:
             self._end_minute()
             self._second = second
             return
-        self._end_second(before)
-        if before // 10 != second // 10:
-            self._end_ten(before)
+        self._end_second(earlier_second)
+        if earlier_second // 10 != second // 10:
+            self._end_ten(earlier_second)
 
     def _end_second(self, second: int) -> None:
         if self._rows:
@@ -208,9 +208,9 @@ class Writer:
         held = {file.path for file in self._open.values()} | {file.path for file in self._recent}
         closed = sorted(path for path in self._sizes if path not in held)
         raw, ones, tens = ([path for path in closed if _level(path) == level] for level in (0, 1, 10))
-        kept = sum(self._sizes[path] for path in raw)
-        while raw and kept > self._cap_bytes // _KEPT_SHARE:
-            kept -= self._sizes[raw[0]]
+        kept_bytes = sum(self._sizes[path] for path in raw)
+        while raw and kept_bytes > self._cap_bytes // _KEPT_SHARE:
+            kept_bytes -= self._sizes[raw[0]]
             self._delete(raw.pop(0))
         for path in (*ones, *raw, *tens):
             if sum(self._sizes.values()) <= self._cap_bytes:

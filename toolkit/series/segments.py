@@ -10,7 +10,7 @@ import msgspec
 from toolkit import files, folders
 from toolkit.series import blocks
 from toolkit.series.arrays import numpy
-from toolkit.series.column import Column, Header
+from toolkit.series.column import Header, SampleColumn
 from toolkit.series.levels import GROUP
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Piece(NamedTuple):
     rows: int
 
 
-class Table:
+class SegmentTable:
     """The rows of one level of one segment, in the order in which they were written."""
 
     def __init__(self, level: int, width: int) -> None:
@@ -50,15 +50,15 @@ class Table:
         self._times: list[Any] = []
         self._counts: list[Any] = []
 
-    def add(self, path: Path, fd: int, found: list[blocks.Block]) -> None:
-        """Take in the blocks *found* in the file *path*."""
+    def add(self, path: Path, fd: int, new_blocks: list[blocks.Block]) -> None:
+        """Take in the blocks *new_blocks* in the file *path*."""
         np = numpy()
         if self.level == 0:
-            if found:
-                times = _records(fd, found[0], self._width)["time"]
-                self._add(_Piece(path, found[0], len(times)), times.copy(), np.ones(len(times)))
+            if new_blocks:
+                times = _records(fd, new_blocks[0], self._width)["time"]
+                self._add(_Piece(path, new_blocks[0], len(times)), times.copy(), np.ones(len(times)))
             return
-        for block in found:
+        for block in new_blocks:
             head = blocks.part(fd, block, 0, 12 * block.rows)
             if block.kind == blocks.LEVEL and block.rows and len(head) == 12 * block.rows:
                 counts = np.frombuffer(head, "<u4", block.rows, 8 * block.rows).astype(float)
@@ -83,8 +83,8 @@ class Table:
         np = numpy()
         if len(parts) != 1:
             parts[:] = [np.concatenate(parts) if parts else np.empty(0)]
-        found: Floats = parts[0]
-        return found
+        joined: Floats = parts[0]
+        return joined
 
     def values(self, group: int, rows: "Any") -> "Any":
         """Return float32 [column of *group*][mean, low, high][row] of *rows*, ascending indexes of rows."""
@@ -98,10 +98,12 @@ class Table:
         for number, piece in enumerate(self._pieces):
             if edges[number] == edges[number + 1]:
                 continue
-            wanted = rows[edges[number] : edges[number + 1]] - (ends[number] - piece.rows)
+            wanted_rows = rows[edges[number] : edges[number + 1]] - (ends[number] - piece.rows)
             part = self._unpacked(file.of(piece.path), piece, group, first, columns)
             # A file that was deleted since its times were read: not measured.
-            parts.append(np.full((columns, 3, len(wanted)), np.nan, "<f4") if part is None else part[:, :, wanted])
+            parts.append(
+                np.full((columns, 3, len(wanted_rows)), np.nan, "<f4") if part is None else part[:, :, wanted_rows]
+            )
         file.close()
         return np.concatenate(parts, axis=2) if parts else np.empty((columns, 3, 0), "<f4")
 
@@ -142,8 +144,8 @@ class ArrayTable:
     def counts(self) -> "Floats":
         """Return that each row stands for one sample."""
         np = numpy()
-        found: Floats = np.ones(len(self._times))
-        return found
+        counts: Floats = np.ones(len(self._times))
+        return counts
 
     def values(self, group: int, rows: "Any") -> "Any":
         """Return float32 [column of *group*][mean, low, high][row] of *rows*."""
@@ -155,7 +157,7 @@ class ArrayTable:
 class Segment:
     """What one writer wrote with one list of columns."""
 
-    def __init__(self, columns: tuple[Column, ...]) -> None:
+    def __init__(self, columns: tuple[SampleColumn, ...]) -> None:
         self.columns = columns
         self.index = {column.name: number for number, column in enumerate(columns)}
         self.tables: dict[int, Rows] = {}
@@ -163,29 +165,29 @@ class Segment:
 
 def load(folder: Path) -> list[Segment]:
     """Return the segments of *folder*, oldest first. Files that are cut, or of others, are read as far as they go."""
-    found: dict[tuple[str, tuple[Column, ...]], Segment] = {}
+    segments: dict[tuple[str, tuple[SampleColumn, ...]], Segment] = {}
     for path in folders.matching(folder, "*.samples", folders.named_elsewhere):
         try:
             fd = files.descriptor(path)
         except OSError:  # Deleted since glob saw it.
             continue
         try:
-            _take(path, fd, found)
+            _take(path, fd, segments)
         finally:
             os.close(fd)
-    return list(found.values())
+    return list(segments.values())
 
 
-def _take(path: Path, fd: int, found: dict[tuple[str, tuple[Column, ...]], Segment]) -> None:
+def _take(path: Path, fd: int, segments: dict[tuple[str, tuple[SampleColumn, ...]], Segment]) -> None:
     scanned = blocks.scan(fd)
     first = next(scanned, None)
     header = _header(fd, first)
     if header is None:
         return
     key = (path.name.partition("-")[0], header.columns)
-    segment = found.setdefault(key, Segment(header.columns))
-    table = segment.tables.setdefault(header.level, Table(header.level, len(header.columns)))
-    assert isinstance(table, Table)
+    segment = segments.setdefault(key, Segment(header.columns))
+    table = segment.tables.setdefault(header.level, SegmentTable(header.level, len(header.columns)))
+    assert isinstance(table, SegmentTable)
     # Raw blocks are all alike: the first says where all are.
     after = next(scanned, None)
     rest = [] if after is None else [after] if header.level == 0 else [after, *scanned]
@@ -207,8 +209,8 @@ def _records(fd: int, first: blocks.Block, width: int) -> "Any":
     start = first.offset - blocks.HEAD.size
     content = os.pread(fd, os.fstat(fd).st_size - start, start)
     records = np.frombuffer(content, kind, len(content) // kind.itemsize)
-    whole = records["magic"] == blocks.MAGIC
-    return records if whole.all() else records[: int(np.argmin(whole))]
+    is_complete = records["magic"] == blocks.MAGIC
+    return records if is_complete.all() else records[: int(np.argmin(is_complete))]
 
 
 class _OneFile:

@@ -33,7 +33,7 @@ _FIELDS = ("rank", "attempt", "step", "end_s")
 _SECONDS = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "own_backward_s")
 
 
-class Step(Record, frozen=True, kw_only=True):
+class StepRecord(Record, frozen=True, kw_only=True):
     """One step of one rank, which ended at *end_s* (since the epoch). Durations in seconds, None: not measured.
 
     `data_s`: waiting for the data loader. `checkpoint_s`: saving within the step. `own_backward_s`: backward without
@@ -53,7 +53,7 @@ class Step(Record, frozen=True, kw_only=True):
     attempt: int = 1
 
 
-class Writer:
+class StepWriter:
     """Appends steps to files in *folder*. Files of an earlier writer stay; the reader joins them.
 
     No method raises an OSError. If a file cannot be written, *warn* gets one line and no more steps are written.
@@ -67,7 +67,7 @@ class Writer:
         self._file: blocks.Appender | None = None
         self._given_up = False
 
-    def add(self, steps: Sequence[Step]) -> None:
+    def add(self, steps: Sequence[StepRecord]) -> None:
         """Write *steps*, of any ranks, in any order. A reader sees them at once."""
         if not steps or self._given_up:
             return
@@ -132,7 +132,7 @@ class StepTable:
         return StepTable(self._records[chosen])
 
 
-def table(steps: Sequence[Step]) -> StepTable:
+def table(steps: Sequence[StepRecord]) -> StepTable:
     """Return *steps* as a table."""
     return _table(b"".join(map(_packed, steps)))
 
@@ -151,10 +151,10 @@ def read(folder: Path) -> StepTable:
         except OSError:  # Deleted since glob saw it.
             continue
         try:
-            found = [blocks.payload(fd, block) for block in blocks.scan(fd) if block.kind == blocks.STEPS]
+            payloads = [blocks.payload(fd, block) for block in blocks.scan(fd) if block.kind == blocks.STEPS]
         finally:
             os.close(fd)
-        parts += [part for part in found if part and len(part) % _RECORD.size == 0]
+        parts += [part for part in payloads if part and len(part) % _RECORD.size == 0]
     return _table(b"".join(parts))
 
 
@@ -164,7 +164,7 @@ def _table(content: bytes) -> StepTable:
     return StepTable(np.frombuffer(content, np.dtype(list(zip((*_FIELDS, *_SECONDS), kinds, strict=True)))))
 
 
-def _packed(step: Step) -> bytes:
+def _packed(step: StepRecord) -> bytes:
     seconds = (_nan(getattr(step, name)) for name in _SECONDS)
     return _RECORD.pack(step.rank, step.attempt, step.step, step.end_s, *seconds)
 

@@ -164,7 +164,7 @@ class LineMonitors:
         from toolkit.metrics import capture, definition, file, guard, unseen, warn
 
         definitions = definition.compile(self._job.spec.metric_definitions, "metric definitions")
-        watch = guard.Guard()
+        watch = guard.MatchGuard()
         warns = warns and self._job.cluster.is_leader  # All hosts have the same definitions.
         if warns:
             self._unseen = unseen.Unseen(definitions)
@@ -176,7 +176,7 @@ class LineMonitors:
         quoted = list(warn.transformers_5(definitions if warns else (), watch))
         if quoted:
             self._log.warning(warn.transformers_5_warning(quoted, watch))
-        found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
+        found = capture.MetricCapture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 
         def see(block: bytes, rank: int, host: str) -> None:
@@ -206,7 +206,7 @@ class LineMonitors:
         from toolkit.metrics import guard
         from toolkit.train.log_rules import pattern
 
-        watch = guard.Guard()
+        watch = guard.MatchGuard()
         monitor = pattern.Monitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
         self._seers.append(lambda block, rank, _: self._heed(monitor.lines(block, rank=rank, now_s=time.monotonic())))
         self._tickers.append(monitor.tick)

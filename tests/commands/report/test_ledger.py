@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
-from toolkit.series.step_records import Step, StepTable, table
+from toolkit.series.step_records import StepRecord, StepTable, table
 
 START_S = 1_795_000_000.0
 
@@ -20,7 +20,7 @@ def steps(
     saves: Sequence[int] = (),
     save_s: float = 0.0,
     **parts: Any,
-) -> list[Step]:
+) -> list[StepRecord]:
     """Return *count* steps that follow one another from *begin_s* after the start: 0.1 s data, 0.3 s forward, 0.4 s
     backward, 0.1 s optimizer, 0.1 s of nothing measured, unless *parts* say otherwise."""
     kept = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.4, "optimizer_s": 0.1, "rest_s": 0.1, **parts}
@@ -31,7 +31,7 @@ def steps(
         whole_s = sum(kept.values()) + rest_s + saving_s
         at_s += whole_s
         made.append(
-            Step(
+            StepRecord(
                 rank=rank,
                 step=number,
                 end_s=at_s,
@@ -124,7 +124,7 @@ def test_a_restart_is_idle_until_its_first_step_and_keeps_the_steps_after_it() -
 
 
 def test_steps_whose_parts_are_not_measured_are_training() -> None:
-    beats = [Step(rank=0, step=n, end_s=START_S + 5 + n, step_s=None if n == 1 else 1.0) for n in range(1, 6)]
+    beats = [StepRecord(rank=0, step=n, end_s=START_S + 5 + n, step_s=None if n == 1 else 1.0) for n in range(1, 6)]
 
     assert divided(facts(12.0), a=table(beats)) == {"start-up": 6.0, "training": 4.0, "unexplained": 2.0}
 
@@ -138,7 +138,10 @@ def test_a_host_without_steps_is_divided_by_the_times_of_its_processes() -> None
 
 
 def test_clocks_that_disagree_never_make_more_time_than_there_was() -> None:
-    odd = [Step(rank=0, step=n, end_s=START_S + n * 0.5, step_s=3.0, data_s=9.0, backward_s=9.0) for n in range(-3, 40)]
+    odd = [
+        StepRecord(rank=0, step=n, end_s=START_S + n * 0.5, step_s=3.0, data_s=9.0, backward_s=9.0)
+        for n in range(-3, 40)
+    ]
 
     told = divided(facts(10.0, failures=(START_S + 7.0,), failed=True), a=table(odd))
 

@@ -23,7 +23,8 @@ from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.cause import Cause
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.job.report import HostReport, Interruption
-from toolkit.series import findings, samples, step_records
+from toolkit.series import findings, sample_writer, step_records
+from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding, Number
 
 COLUMNS = {
@@ -73,7 +74,7 @@ def made(job_dir: Path, seconds: int = 200) -> Page:
     for rank, host in enumerate(("algo-1", "algo-2")):
         output = job_dir / "hosts" / host / "opt" / "ml" / "output"
         _samples(output / "monitor", seconds)
-        step_records.Writer(output / "monitor" / "steps").add(_steps(rank, seconds))
+        step_records.StepWriter(output / "monitor" / "steps").add(_steps(rank, seconds))
         rows = (sample("loss", 3.0 / (1 + n), n, host, rank=rank, step=n) for n in range(100))
         (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     findings.append(job_dir / "hosts/algo-1/opt/ml/output/monitor/findings.jsonl", FOUND)
@@ -81,8 +82,8 @@ def made(job_dir: Path, seconds: int = 200) -> Page:
 
 
 def _samples(monitor: Path, seconds: int) -> None:
-    writer = samples.Writer(
-        monitor / "samples", [samples.Column(name=name, unit=unit) for name, unit in COLUMNS.items()]
+    writer = sample_writer.SampleWriter(
+        monitor / "samples", [SampleColumn(name=name, unit=unit) for name, unit in COLUMNS.items()]
     )
     for number in range(2 * seconds):
         share = number / (2 * seconds)
@@ -91,10 +92,10 @@ def _samples(monitor: Path, seconds: int) -> None:
     writer.close()
 
 
-def _steps(rank: int, seconds: int) -> list[step_records.Step]:
+def _steps(rank: int, seconds: int) -> list[step_records.StepRecord]:
     """Return steps of 1 s from 20 s after the start. Rank 1 takes 0.5 s more in forward, for which rank 0 waits; step
     50 takes 2 s more."""
-    made: list[step_records.Step] = []
+    made: list[step_records.StepRecord] = []
     at_s = START_S + 20
     for number in range(1, 1000):
         late = 2.0 if number == 50 else 0.0
@@ -103,7 +104,7 @@ def _steps(rank: int, seconds: int) -> list[step_records.Step]:
         if at_s > START_S + seconds - 10:
             return made
         made.append(
-            step_records.Step(
+            step_records.StepRecord(
                 rank=rank,
                 step=number,
                 end_s=at_s,

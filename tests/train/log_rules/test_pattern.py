@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.train.log_rules.document import Rule, compiled
 from toolkit.train.log_rules.event import RuleEvent
 from toolkit.train.log_rules.pattern import SHOWN, Monitor
@@ -65,7 +65,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], History, list[tuple[str, float]]]] = 
 }
 
 
-def monitor(*rules: dict[str, Any], guard: Guard | None = None, told: list[str] | None = None) -> Monitor:
+def monitor(*rules: dict[str, Any], guard: MatchGuard | None = None, told: list[str] | None = None) -> Monitor:
     warn = pytest.fail if told is None else told.append
     return Monitor([Rule(**rule) for rule in rules], start_s=0.0, warn=warn, watch=guard)
 
@@ -81,8 +81,8 @@ def replay(watching: Monitor, history: History) -> list[RuleEvent]:
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    with Guard() as guard:
+def guard() -> Iterator[MatchGuard]:
+    with MatchGuard() as guard:
         yield guard
 
 
@@ -214,7 +214,7 @@ def test_a_rule_stands_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize("key", ["pattern", "stop_pattern"])
-def test_a_rule_whose_regex_is_switched_off_sleeps_and_stops_no_healthy_job(guard: Guard, key: str) -> None:
+def test_a_rule_whose_regex_is_switched_off_sleeps_and_stops_no_healthy_job(guard: MatchGuard, key: str) -> None:
     told: list[str] = []
     rule = {**UNTIL, "name": "endless", key: "step(a+)+b"}
     watching = monitor(rule, {**FAULT, "name": "other"}, guard=guard, told=told)

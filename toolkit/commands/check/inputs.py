@@ -9,7 +9,7 @@ from toolkit.errors import ContractError
 from toolkit.job.channel import Channel
 from toolkit.job.job import Job
 from toolkit.metrics.definition import compile
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.warn import warnings
 from toolkit.train.log_rules import document
 
@@ -44,7 +44,7 @@ def metrics(job: Job) -> tuple[CheckResult, ...]:
         definitions = compile(job.spec.metric_definitions, "metric definitions")
     except ContractError as error:
         return (CheckResult(name="metrics", status="fail", found=str(error)),)
-    with Guard() as watch:
+    with MatchGuard() as watch:
         said = [text for definition in definitions for text in warnings(definition, watch)]
     found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
     return (CheckResult(name="metrics", status="warn" if said else "ok", found=found),)

@@ -19,7 +19,7 @@ from toolkit.job.outcome import Outcome, from_document
 from toolkit.log import Log
 from toolkit.metrics.definition import compile
 from toolkit.metrics.file import SampleFile, by_time
-from toolkit.metrics.guard import Guard
+from toolkit.metrics.guard import MatchGuard
 from toolkit.metrics.sample import Sample
 from toolkit.metrics.warn import warnings
 from toolkit.records import Record, encode
@@ -119,7 +119,7 @@ def collect(job_dir: Path, staged: Sequence[StagedHost], log: Log, *, checkpoint
 
 def misread(definitions: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return the names of the metrics among *definitions* whose regex reads some numbers wrong, or misses them."""
-    with Guard() as watch:
+    with MatchGuard() as watch:
         return tuple(
             definition.name for definition in compile(definitions, "metric definitions") if warnings(definition, watch)
         )

@@ -50,8 +50,8 @@ class Names:
             self._taken.add(name)
             self._folders.update(_folders(name))
             if name != metric:
-                shown = metric if len(metric) <= SHOWN else f"{metric[:SHOWN]}..."
-                say(f"{self._exporter}: metric {shown!r} arrives as {name!r}: that place does not take its name")
+                shortened = metric if len(metric) <= SHOWN else f"{metric[:SHOWN]}..."
+                say(f"{self._exporter}: metric {shortened!r} arrives as {name!r}: that place does not take its name")
         return self._names[metric]
 
     def _free(self, metric: str) -> str:

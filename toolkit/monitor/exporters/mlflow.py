@@ -49,18 +49,18 @@ class MLflow:
         self._refusals = Refusals("mlflow")
         self._client = MlflowClient(tracking_uri=config.exports.mlflow_uri)
         experiment = self._client.get_experiment_by_name(config.exports.mlflow_experiment)
-        where = (
+        setting = (
             experiment.experiment_id if experiment else self._client.create_experiment(config.exports.mlflow_experiment)
         )
         tags = {"toolkit.host": config.host, "toolkit.attempt": str(config.attempt)}
-        self._run = self._client.create_run(where, run_name=config.job or None, tags=tags).info.run_id
+        self._run = self._client.create_run(setting, run_name=config.job or None, tags=tags).info.run_id
         self._lowest: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         self._began_s: float | None = None
         self._system_s = 0.0
 
     def samples(self, new: Sequence[Sample]) -> None:
-        self._send([(self._key(each), each.value, each.time_s, each.step) for each in new])
+        self._send([(self._key(sample), sample.value, sample.time_s, sample.step) for sample in new])
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:
         """Send the sample, at most one in 10 s; its step is the seconds since the first."""

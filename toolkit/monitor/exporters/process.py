@@ -35,7 +35,7 @@ EXPORTERS: dict[str, Callable[[ExportsConfig], Exporter]] = {
 }
 
 
-class Process:
+class ExporterProcess:
     """One exporter of one host."""
 
     def __init__(self, config: ExportsConfig, exporter: Exporter, name: str) -> None:
@@ -77,8 +77,8 @@ class Process:
         if self._config.latest is None:
             return None
         try:
-            told = msgspec.json.decode(self._config.latest.read_bytes())
-            time_s, values = float(told["time_s"]), told["values"]
+            latest = msgspec.json.decode(self._config.latest.read_bytes())
+            time_s, values = float(latest["time_s"]), latest["values"]
         except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
             return None  # Not there yet.
         if time_s <= self._latest_s:
@@ -124,5 +124,5 @@ def main(argv: list[str]) -> int:
         say(f"{name}: {reason(error)}; no metrics go there")
         return 0
     last_word.missing = "the last metrics may not be"
-    Process(config, exporter, name).run(read_end, last_word.all_is_sent)
+    ExporterProcess(config, exporter, name).run(read_end, last_word.all_is_sent)
     return 0

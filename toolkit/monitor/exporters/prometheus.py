@@ -46,16 +46,16 @@ class Prometheus:
         self._server, self._thread = start_http_server(port, config.exports.prometheus_address, registry)
 
     def samples(self, new: Sequence[Sample]) -> None:
-        for each in new:
-            of = (each.name, each.host, "" if each.rank is None else str(each.rank))
+        for sample in new:
+            of = (sample.name, sample.host, "" if sample.rank is None else str(sample.rank))
             try:
                 "".join(of).encode()  # One label that is no UTF-8 would fail each scrape as a whole.
-                self._value.labels(*of).set(each.value)
+                self._value.labels(*of).set(sample.value)
                 self._count.labels(*of).inc()
-                if each.step is not None:
-                    self._step.labels(*of).set(each.step)
+                if sample.step is not None:
+                    self._step.labels(*of).set(sample.step)
             except (ValueError, TypeError, OverflowError) as error:
-                self._refusals.note(each.name, error)
+                self._refusals.note(sample.name, error)
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:  # noqa: ARG002 - Prometheus has its own clock
         for column, value in values.items():

@@ -45,12 +45,12 @@ class TensorBoard:
         self._system_s = 0.0
 
     def samples(self, new: Sequence[Sample]) -> None:
-        for each in new:
-            run = self._host if each.rank is None else f"{self._host}-rank-{each.rank}"
-            count = self._counts.get((run, each.name), 0)
-            self._counts[run, each.name] = count + 1
-            step = count if each.step is None else each.step
-            self._write(run, each.name, each.value, step, each.time_s)
+        for sample in new:
+            run = self._host if sample.rank is None else f"{self._host}-rank-{sample.rank}"
+            count = self._counts.get((run, sample.name), 0)
+            self._counts[run, sample.name] = count + 1
+            step = count if sample.step is None else sample.step
+            self._write(run, sample.name, sample.value, step, sample.time_s)
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:
         """Write the sample, at most one in 10 s; its step is the seconds since the first."""

@@ -26,9 +26,9 @@ def main(interval_s: float) -> None:
 
 
 def _measure(pynvml: Any, interval_s: float) -> None:
-    from toolkit.monitor.gpu.nvml import Gpus
+    from toolkit.monitor.gpu.nvml import NvmlGpus
 
-    gpus = Gpus(pynvml, time.monotonic())
+    gpus = NvmlGpus(pynvml, time.monotonic())
     _write({"names": gpus.names(), "metrics": gpus.metrics()})
     due_s = time.monotonic()
     while True:

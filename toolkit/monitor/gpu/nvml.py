@@ -17,7 +17,7 @@ _ALL_LINKS = 0xFFFFFFFF
 Reading = Callable[[], float]
 
 
-class Gpus:
+class NvmlGpus:
     """All GPUs of the host. *nvml*: the module pynvml, initialised."""
 
     def __init__(self, nvml: Any, now_s: float) -> None:
@@ -108,14 +108,14 @@ class _Gpu:
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
         ]
-        found = nvml.nvmlDeviceGetFieldValues(self._handle, fields)
-        if any(value.nvmlReturn != nvml.NVML_SUCCESS for value in found):
+        field_values = nvml.nvmlDeviceGetFieldValues(self._handle, fields)
+        if any(value.nvmlReturn != nvml.NVML_SUCCESS for value in field_values):
             raise NotImplementedError
-        total = KIB * float(sum(value.value.ullVal for value in found))
-        before, self._link_before = self._link_before, (total, self._now_s)
-        if before is None or self._now_s <= before[1]:
+        total = KIB * float(sum(value.value.ullVal for value in field_values))
+        earlier, self._link_before = self._link_before, (total, self._now_s)
+        if earlier is None or self._now_s <= earlier[1]:
             return 0.0
-        return max(total - before[0], 0.0) / (self._now_s - before[1])
+        return max(total - earlier[0], 0.0) / (self._now_s - earlier[1])
 
 
 class _Gpm:
@@ -144,22 +144,22 @@ class _Gpm:
     def read(self, names: tuple[str, ...]) -> list[float | None]:
         """Return the values of *names* for the time since the last read."""
         nvml = self._nvml
-        asked = [(getattr(nvml, theirs), unit) for name, theirs, unit in self.METRICS if name in names]
+        wanted_metrics = [(getattr(nvml, theirs), unit) for name, theirs, unit in self.METRICS if name in names]
         try:
             nvml.nvmlGpmSampleGet(self._handle, self._now)
             query = nvml.c_nvmlGpmMetricsGet_t()
             query.version = nvml.NVML_GPM_METRICS_GET_VERSION
-            query.numMetrics = len(asked)
+            query.numMetrics = len(wanted_metrics)
             query.sample1, query.sample2 = self._before, self._now
-            for at, (theirs, _) in enumerate(asked):
-                query.metrics[at].metricId = theirs
+            for index, (theirs, _) in enumerate(wanted_metrics):
+                query.metrics[index].metricId = theirs
             nvml.nvmlGpmMetricsGet(query)
         except nvml.NVMLError:
-            return [None] * len(asked)
+            return [None] * len(wanted_metrics)
         self._before, self._now = self._now, self._before
         return [
             metric.value * unit if metric.nvmlReturn == nvml.NVML_SUCCESS and metric.value == metric.value else None
-            for metric, (_, unit) in zip(query.metrics, asked, strict=False)
+            for metric, (_, unit) in zip(query.metrics, wanted_metrics, strict=False)
         ]
 
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 
 from toolkit.monitor.source import BYTES, BYTES_PER_S, NAN, PERCENT, column
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 
 KILL_AFTER_S = 60.0
 # A value this old is no longer shown as the present one.
@@ -30,7 +30,7 @@ class GpuSource:
         self._argv = argv
         self._note = note
         self.names: tuple[str, ...] = ()
-        self.columns: tuple[Column, ...] = ()
+        self.columns: tuple[SampleColumn, ...] = ()
         self._values: list[float] = []
         self._child: subprocess.Popen[bytes] | None = None
         self._starts = 0
@@ -59,14 +59,14 @@ class GpuSource:
         """Take what the child has written; never waits."""
         while self._child is not None and self._child.stdout is not None:
             try:
-                found = os.read(self._child.stdout.fileno(), 1 << 16)
+                piece = os.read(self._child.stdout.fileno(), 1 << 16)
             except BlockingIOError:
                 return
-            if not found:
+            if not piece:
                 self._ended(now_s)
                 return
             self._heard_s = now_s
-            *lines, self._buffer = (self._buffer + found).split(b"\n")
+            *lines, self._buffer = (self._buffer + piece).split(b"\n")
             for line in lines[-1:] if self.names else lines:
                 self._take(line)
 
@@ -126,16 +126,16 @@ class GpuSource:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             return  # The child was killed within a line.
-        if isinstance(told, list) and len(told) == len(self.columns) - 1:
-            self._values = [NAN if value is None else value for value in told]
-        elif isinstance(told, dict) and "reason" in told:
-            self._note(f"GPUs are not measured: {told['reason']}")
-        elif isinstance(told, dict):
-            self.names = tuple(told["names"])
-            metrics = [(gpu, metric) for gpu, names in enumerate(told["metrics"]) for metric in names]
+        if isinstance(message, list) and len(message) == len(self.columns) - 1:
+            self._values = [NAN if value is None else value for value in message]
+        elif isinstance(message, dict) and "reason" in message:
+            self._note(f"GPUs are not measured: {message['reason']}")
+        elif isinstance(message, dict):
+            self.names = tuple(message["names"])
+            metrics = [(gpu, metric) for gpu, names in enumerate(message["metrics"]) for metric in names]
             self.columns = (*(column(f"gpu/{gpu}/{name}", _unit(name)) for gpu, name in metrics), _SILENT)
             self._values = [NAN] * len(metrics)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import PERCENT, column
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 
 # Places in a line after the name: user nice system idle iowait irq softirq steal; the guests' are in user and nice.
 _IDLE, _IOWAIT, _COUNTED = 4, 5, 8
@@ -28,7 +28,7 @@ class Ticks(NamedTuple):
 def parse(text: bytes) -> Ticks | None:
     """Return the ticks in *text*, the content of /proc/stat; None if it has another form."""
     tokens = text[: text.find(b"\nintr")].split()
-    width = next((at for at, token in enumerate(tokens[1:16], 1) if token.startswith(b"cpu")), len(tokens))
+    width = next((index for index, token in enumerate(tokens[1:16], 1) if token.startswith(b"cpu")), len(tokens))
     if width <= _COUNTED or len(tokens) % width or not tokens[0].startswith(b"cpu"):
         return None
     total: Sequence[int] = ()
@@ -41,14 +41,14 @@ def parse(text: bytes) -> Ticks | None:
     return Ticks(names, total, kinds[_IDLE], kinds[_IOWAIT])
 
 
-def shares(before: Ticks, now: Ticks) -> tuple[list[float], list[float]]:
+def shares(earlier: Ticks, now: Ticks) -> tuple[list[float], list[float]]:
     """Return the percent of the time between two reads that each of `now.names` was busy, and waited for I/O.
 
     Idle and waiting times may go back by a tick, and a core that is off has no ticks: both count as 0.
     """
-    passed = list(map(sub, now.total, before.total))
-    idle = map(sub, now.idle, before.idle)
-    iowait = list(map(sub, now.iowait, before.iowait))
+    passed = list(map(sub, now.total, earlier.total))
+    idle = map(sub, now.idle, earlier.idle)
+    iowait = list(map(sub, now.iowait, earlier.iowait))
     used = [100.0 * (all_ - idle_ - io) / (all_ or 1) for all_, idle_, io in zip(passed, idle, iowait, strict=True)]
     waited = [100.0 * io / (all_ or 1) for all_, io in zip(passed, iowait, strict=True)]
     return _within(used), _within(waited)
@@ -72,21 +72,21 @@ class Cpu:
 
     def values(self, now_s: float) -> list[float]:
         """See Source."""
-        now, before = parse(self._file.read()), self._before
+        now, earlier = parse(self._file.read()), self._before
         if now is None:
             return [float("nan")] * len(self.columns)
-        if before is None or before.names != now.names:  # A core was switched on or off.
+        if earlier is None or earlier.names != now.names:  # A core was switched on or off.
             self.columns = _columns(now)
             self._before, self._last = now, [0.0] * len(self.columns)
             return self._last
-        if now.total[0] == before.total[0] and self._last:
+        if now.total[0] == earlier.total[0] and self._last:
             return self._last  # Less than a tick has passed.
-        used, waited = shares(before, now)
+        used, waited = shares(earlier, now)
         self._before, self._last = now, used + waited
         return self._last
 
 
-def _columns(ticks: Ticks | None) -> tuple[Column, ...]:
+def _columns(ticks: Ticks | None) -> tuple[SampleColumn, ...]:
     names = ticks.names if ticks is not None else ()
     kinds = ("used_percent", "iowait_percent")
     return tuple(column(f"cpu/{name}/{kind}", PERCENT) for kind in kinds for name in names)

@@ -20,12 +20,12 @@ _CACHED_V1 = {b"total_active_file", b"total_inactive_file"}
 
 def cached_bytes(stat: bytes, names: set[bytes]) -> int:
     """Return the sum of *names* in *stat*, the content of memory.stat."""
-    found = 0
+    total_bytes = 0
     for line in stat.splitlines():
         name, _, value = line.partition(b" ")
         if name in names:
-            found += int(value)
-    return found
+            total_bytes += int(value)
+    return total_bytes
 
 
 def meminfo(text: bytes) -> dict[bytes, int]:
@@ -34,7 +34,7 @@ def meminfo(text: bytes) -> dict[bytes, int]:
     return {line[0].rstrip(b":"): int(line[1]) * 1024 for line in lines if len(line) > 1 and line[1].isdigit()}
 
 
-class Memory:
+class MemorySource:
     """Memory used and its limit, kills since the start, and what /dev/shm holds."""
 
     def __init__(self, root: str = "/") -> None:
@@ -56,9 +56,9 @@ class Memory:
 
     def values(self, now_s: float) -> list[float]:
         """See Source."""
-        whole = meminfo(self._meminfo.read())
-        total = whole.get(b"MemTotal", 0)
-        host_used = total - whole.get(b"MemAvailable", whole.get(b"MemFree", 0))
+        machine = meminfo(self._meminfo.read())
+        total = machine.get(b"MemTotal", 0)
+        host_used = total - machine.get(b"MemAvailable", machine.get(b"MemFree", 0))
         used: float = host_used if self._used is None else self._group_bytes()
         limit = self._limit_bytes
         return [
@@ -107,7 +107,7 @@ def _kills(events: KeptFile | None) -> int:
 
 def _shm_bytes(folder: str) -> float:
     try:
-        found = os.statvfs(folder)
+        file_system = os.statvfs(folder)
     except OSError:
         return NAN
-    return float((found.f_blocks - found.f_bfree) * found.f_frsize)
+    return float((file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize)

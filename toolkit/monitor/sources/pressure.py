@@ -17,12 +17,12 @@ _KINDS = (("cpu", "some"), ("memory", "some"), ("memory", "full"), ("io", "some"
 
 def totals(text: bytes) -> dict[str, int]:
     """Return the microseconds of "some" and "full" in *text*."""
-    found = {}
+    totals_us = {}
     for line in text.splitlines():
         words = line.split()
         if words and words[-1].startswith(b"total="):
-            found[words[0].decode()] = int(words[-1][6:])
-    return found
+            totals_us[words[0].decode()] = int(words[-1][6:])
+    return totals_us
 
 
 class Pressure:

@@ -47,12 +47,12 @@ class Quota:
     def _counts(self) -> dict[bytes, float]:
         """Return the counters; `usage` in seconds."""
         pairs = (line.split() for line in self._stat.read().splitlines()) if self._stat is not None else ()
-        found = {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
-        if b"usage_usec" in found:
-            found[b"usage"] = found[b"usage_usec"] / 1e6
+        counts = {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
+        if b"usage_usec" in counts:
+            counts[b"usage"] = counts[b"usage_usec"] / 1e6
         elif self._usage is not None and (text := self._usage.read()).strip().isdigit():
-            found[b"usage"] = int(text) / 1e9
-        return found
+            counts[b"usage"] = int(text) / 1e9
+        return counts
 
 
 def _files(root: Path) -> tuple[KeptFile | None, KeptFile | None]:

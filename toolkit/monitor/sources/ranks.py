@@ -9,9 +9,9 @@ what was not seen while the child lived is counted then.
 
 import os
 
-from toolkit.monitor.processes import Process, Stat
+from toolkit.monitor.processes import RunningProcess, Stat
 from toolkit.monitor.source import BYTES, NAN, PERCENT, column
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 
 # CPU times are counted in ticks of 10 ms: in a shorter time, as right after the start, their rate says nothing.
 SHORTEST_S = 0.05
@@ -35,7 +35,7 @@ class _Child:
     `cpu_s`, `reaped_s`: its CPU time, and that of its ended children, as counted so far.
     """
 
-    def __init__(self, process: Process, stat: Stat, rank_command: bytes, *, counted: bool) -> None:
+    def __init__(self, process: RunningProcess, stat: Stat, rank_command: bytes, *, counted: bool) -> None:
         self.process = process
         self.lives = True
         self.cpu_s = stat.cpu_s if counted else 0.0
@@ -49,7 +49,7 @@ class _Child:
 class _Rank:
     def __init__(self, number: int, pid: int, now_s: float, root: str, started: int) -> None:
         self.number = number
-        self.process = Process(pid, root, started)
+        self.process = RunningProcess(pid, root, started)
         self._root = root
         stat = self.process.read()
         self._cpu_s = stat.cpu_s if stat is not None else 0.0
@@ -79,12 +79,12 @@ class _Rank:
             self._forget(set())
             return NAN, NAN, NAN, NAN, NAN
         passed_s = now_s - self._at_s
-        own = 100.0 * (stat.cpu_s - self._cpu_s) / passed_s if passed_s > SHORTEST_S else NAN
+        own_percent = 100.0 * (stat.cpu_s - self._cpu_s) / passed_s if passed_s > SHORTEST_S else NAN
         self._cpu_s, self._at_s = stat.cpu_s, now_s
         if now_s - self._children_at_s >= CHILDREN_S * max(1.0, len(self._children) / CHILDREN_PER_S):
             self._look_at_children(stat, now_s)
         return (
-            own + self._children_percent,
+            own_percent + self._children_percent,
             float(stat.resident_bytes + self._children_bytes),
             self._loader_percent,
             self._loader_workers,
@@ -138,23 +138,23 @@ class _Rank:
         if depth > 1:
             level += [child.process for child in self._children.values()]
         for _ in range(depth):
-            found = []
+            descendants = []
             for parent in level:
                 for pid in parent.children(of_all_threads=of_all_threads):
                     if pid not in self._children:
-                        process = Process(pid, self._root)
+                        process = RunningProcess(pid, self._root)
                         stat = process.read()
                         if stat is not None:
                             # A child of the main thread is new since the last look; others may be older.
-                            known = counted or of_all_threads or parent is not self.process
-                            child = _Child(process, stat, self._command, counted=known)
+                            is_known = counted or of_all_threads or parent is not self.process
+                            child = _Child(process, stat, self._command, counted=is_known)
                             self._children[pid] = child
                             self._loader_starts += child.is_loader
-                            found.append(process)
-            level = found
+                            descendants.append(process)
+            level = descendants
 
-    def _forget(self, kept: set[int]) -> None:
-        for pid in self._children.keys() - kept:
+    def _forget(self, living: set[int]) -> None:
+        for pid in self._children.keys() - living:
             self._children.pop(pid).process.close()
 
 
@@ -164,12 +164,12 @@ class Ranks:
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._ranks: dict[int, _Rank] = {}
-        self.columns: tuple[Column, ...] = ()
+        self.columns: tuple[SampleColumn, ...] = ()
 
     def add(self, number: int, pid: int, now_s: float, started: int = 0) -> None:
         """Measure rank *number*, which runs as *pid*; *started*: since when, in ticks since the boot, 0: not known."""
         self._ranks[number] = _Rank(number, pid, now_s, self._root, started)
-        self.columns = tuple(each for rank in sorted(self._ranks) for each in _columns(rank))
+        self.columns = tuple(column for rank in sorted(self._ranks) for column in _columns(rank))
 
     def any_lives(self) -> bool:
         """True while a rank lives."""
@@ -180,7 +180,7 @@ class Ranks:
         return [value for number in sorted(self._ranks) for value in self._ranks[number].values(now_s)]
 
 
-def _columns(rank: int) -> tuple[Column, ...]:
+def _columns(rank: int) -> tuple[SampleColumn, ...]:
     return (
         column(f"rank/{rank}/cpu_percent", PERCENT),
         column(f"rank/{rank}/memory_bytes", BYTES),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import BYTES, BYTES_PER_S, NAN, Rate, column
-from toolkit.series.column import Column
+from toolkit.series.column import SampleColumn
 
 _SECTOR = 512
 _NO_DISKS = (b"loop", b"ram", b"zram", b"sr", b"fd", b"dm-", b"md")
@@ -66,8 +66,8 @@ class Traffic:
         )
 
     @staticmethod
-    def _pair(there: bool, *names: str) -> tuple[Column, ...]:
-        return tuple(column(name, BYTES_PER_S) for name in names) if there else ()
+    def _pair(is_measured: bool, *names: str) -> tuple[SampleColumn, ...]:
+        return tuple(column(name, BYTES_PER_S) for name in names) if is_measured else ()
 
     def values(self, now_s: float) -> list[float]:
         """See Source."""
@@ -83,7 +83,7 @@ class Traffic:
 
     def _free_bytes(self) -> float:
         try:
-            found = os.statvfs(self._output)
+            file_system = os.statvfs(self._output)
         except OSError:
             return NAN
-        return float(found.f_bavail * found.f_frsize)
+        return float(file_system.f_bavail * file_system.f_frsize)

@@ -127,15 +127,15 @@ def _is_incompressible(block: bytes, window: bytes) -> bool:
     part_bytes = len(block) // SAMPLES
     # Not at the same place of every block: records of a fixed size may begin with what cannot be compressed.
     shift = zlib.crc32(block) % (part_bytes - SAMPLE_BYTES)
-    for at in range(shift, len(block), part_bytes):
-        before = block[max(at - WINDOW_BYTES, 0) : at] or window
-        if _shrinks(block[at : at + SAMPLE_BYTES], before):
+    for offset in range(shift, len(block), part_bytes):
+        preceding = block[max(offset - WINDOW_BYTES, 0) : offset] or window
+        if _shrinks(block[offset : offset + SAMPLE_BYTES], preceding):
             return False
     return True
 
 
-def _shrinks(sample: bytes, before: bytes) -> bool:
-    options = {"zdict": before} if before else {}
+def _shrinks(sample: bytes, preceding: bytes) -> bool:
+    options = {"zdict": preceding} if preceding else {}
     deflate = zlib.compressobj(zlib.Z_BEST_SPEED, zlib.DEFLATED, RAW, MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, **options)
     return len(deflate.compress(sample) + deflate.flush()) < len(sample)
 
@@ -146,5 +146,5 @@ def _zlib() -> ModuleType:
         from zlib_ng import zlib_ng
     except ImportError:
         return sys.modules["zlib"]
-    found: ModuleType = zlib_ng
-    return found
+    module: ModuleType = zlib_ng
+    return module

@@ -73,8 +73,8 @@ class Lost:
     def __init__(self) -> None:
         self.names: dict[tuple[str, str], list[str]] = {}
 
-    def add(self, kept: Member, member: Member) -> None:
-        self.names.setdefault((kept.host, member.host), []).append(member.name)
+    def add(self, stored: Member, member: Member) -> None:
+        self.names.setdefault((stored.host, member.host), []).append(member.name)
 
 
 def merged(
@@ -89,26 +89,26 @@ def merged(
     if len(streams) == 1:
         yield from streams[0]
         return
-    kept: Member | None = None
+    stored: Member | None = None
     shadowed: dict[str, str] = {}  # By host: a folder of it whose name another host gave to a file.
     for member in heapq.merge(*streams, key=lambda member: member.name.split("/")):
         if member.name.startswith(shadowed.get(member.host, "/")):
             continue
-        if kept is not None and member.name == kept.name:
-            if not _is_same(kept, member):
-                lost.add(kept, member)
+        if stored is not None and member.name == stored.name:
+            if not _is_same(stored, member):
+                lost.add(stored, member)
                 if member.is_folder:
                     shadowed[member.host] = member.name + "/"
             continue
-        kept = member
+        stored = member
         yield member
 
 
-def _is_same(kept: Member, member: Member) -> bool:
-    if kept.is_folder or member.is_folder or kept.link is not None or member.link is not None:
-        return (kept.is_folder and member.is_folder) or (kept.link is not None and kept.link == member.link)
+def _is_same(stored: Member, member: Member) -> bool:
+    if stored.is_folder or member.is_folder or stored.link is not None or member.link is not None:
+        return (stored.is_folder and member.is_folder) or (stored.link is not None and stored.link == member.link)
     try:
-        return filecmp.cmp(kept.path, member.path, shallow=False)
+        return filecmp.cmp(stored.path, member.path, shallow=False)
     except OSError:
         return False
 
@@ -159,7 +159,7 @@ class _Walk:
             return
         try:
             real = self._followed(path, target)
-            there = os.lstat(real)
+            file_status = os.lstat(real)
         except OSError as error:
             if error.errno == errno.ENOENT and self._is_plain(path, target):
                 self._fault(path, f"is a link to {target}, where nothing is", True)
@@ -172,13 +172,13 @@ class _Walk:
         if inside is not None:
             plain = target if self._is_plain(path, target) else os.path.relpath(f"/{inside}", f"/{_folder_of(name)}")
             yield Member(self._origin.host, name, path, status, link=plain)
-        elif reason := self._refused(real, there):
+        elif reason := self._refused(real, file_status):
             self._fault(path, f"is a link to {target}, {reason}", False)
-        elif stat.S_ISDIR(there.st_mode):
-            yield Member(self._origin.host, name, real, there, is_linked=True)
+        elif stat.S_ISDIR(file_status.st_mode):
+            yield Member(self._origin.host, name, real, file_status, is_linked=True)
             yield from self._below(real, name + "/")
         else:
-            yield Member(self._origin.host, name, real, there, is_linked=True)
+            yield Member(self._origin.host, name, real, file_status, is_linked=True)
 
     def _followed(self, link: str, target: str) -> str:
         """Return the real path of what *link* leads to, with /opt/ml as the script saw it.
@@ -186,36 +186,36 @@ class _Walk:
         Raises:
             OSError: nothing is there, or a part of the way cannot be read.
         """
-        at, ahead = _folder_of(link), target.split("/")[::-1]
+        folder, ahead = _folder_of(link), target.split("/")[::-1]
         if target.startswith("/"):
-            at, ahead = self._absolute(target)
+            folder, ahead = self._absolute(target)
         followed = 0
         while ahead:
             step = ahead.pop()
             if step in ("", "."):
                 continue
             if step == "..":
-                at = _folder_of(at)
+                folder = _folder_of(folder)
                 continue
-            path = f"{at}/{step}"
+            path = f"{folder}/{step}"
             try:
                 target = str(Path(path).readlink())
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                at = path  # It is no link.
+                folder = path  # It is no link.
                 continue
             followed += 1
             if followed > MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), link)
             if target.startswith("/"):
-                at, more = self._absolute(target)
+                folder, more = self._absolute(target)
                 ahead += more
             else:
                 ahead += target.split("/")[::-1]
-        if self._origin.contained and not self._was_seen(at):
+        if self._origin.contained and not self._was_seen(folder):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), link)
-        return at or "/"
+        return folder or "/"
 
     def _absolute(self, target: str) -> tuple[str, list[str]]:
         """Return where to begin with *target*, and the steps from there, the last one first."""
@@ -227,8 +227,8 @@ class _Walk:
         return "", steps[::-1]
 
     def _was_seen(self, real: str) -> bool:
-        seen = (self._origin.folder, self._origin.base, self._origin.checkpoints)
-        return any(_is_below(real, os.path.realpath(folder)) for folder in seen if folder is not None)
+        roots = (self._origin.folder, self._origin.base, self._origin.checkpoints)
+        return any(_is_below(real, os.path.realpath(folder)) for folder in roots if folder is not None)
 
     def _is_plain(self, path: str, target: str) -> bool:
         """True if *target* is relative, without detours, and by its text inside the root that the link is in."""
@@ -245,16 +245,16 @@ class _Walk:
                 return (prefix + real[len(root.rstrip("/")) + 1 :]).rstrip("/")
         return None
 
-    def _refused(self, real: str, there: os.stat_result) -> str:
+    def _refused(self, real: str, file_status: os.stat_result) -> str:
         """Return why what a link leads to is left out, "" if it is not; take its room."""
         if any(_is_below(real, folder) for folder in KERNELS):
             return "which is no file but the kernel's"
         if any(_is_below(root, real) for root, _ in self._roots):
             return "a folder that contains the packed one"
-        if not (stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode)):
+        if not (stat.S_ISREG(file_status.st_mode) or stat.S_ISDIR(file_status.st_mode)):
             return "which is neither file nor folder"
-        entries, bytes_ = 1, there.st_size if stat.S_ISREG(there.st_mode) else 0
-        if stat.S_ISDIR(there.st_mode):
+        entries, bytes_ = 1, file_status.st_size if stat.S_ISREG(file_status.st_mode) else 0
+        if stat.S_ISDIR(file_status.st_mode):
             for entry in folders.walk(real, lambda _: None):  # The walk that packs reports what cannot be read.
                 entries += 1
                 try:

@@ -179,8 +179,8 @@ class _Headers:
         if len(exact) not in self._of_records:
             member = tarfile.TarInfo()
             member.pax_headers = {"mtime": exact}
-            made = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-            self._of_records[len(exact)] = made[:RECORD_BYTES]
+            header = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+            self._of_records[len(exact)] = header[:RECORD_BYTES]
         record = f"{len(exact) + len('12 mtime=') + 1} mtime={exact}\n"
         return self._of_records[len(exact)] + record.encode().ljust(RECORD_BYTES, b"\0")
 
@@ -249,18 +249,18 @@ def _write_content(path: str, fd: int, block: bytes, size: int, packed: "GzipWri
     Each read asks for a byte more than is left, which tells whether the file has become longer.
     """
     done, reason = 0, "became shorter while it was packed"
-    wanted = min(size + 1, READ_BYTES)
+    piece_bytes = min(size + 1, READ_BYTES)
     while block:
-        kept = block[: size - done]
-        packed.write(kept)
-        done += len(kept)
-        if len(kept) < len(block):
+        content = block[: size - done]
+        packed.write(content)
+        done += len(content)
+        if len(content) < len(block):
             faults.add(path, f"became longer while it was packed: the archive has its first {size:,} bytes")
-        if len(kept) < len(block) or (done == size and len(block) < wanted):
+        if len(content) < len(block) or (done == size and len(block) < piece_bytes):
             break
-        wanted = min(size - done + 1, READ_BYTES)
+        piece_bytes = min(size - done + 1, READ_BYTES)
         try:
-            block = os.read(fd, wanted)
+            block = os.read(fd, piece_bytes)
         except OSError as error:
             block, reason = b"", f"cannot be read to its end ({error.strerror})"
     if done < size:

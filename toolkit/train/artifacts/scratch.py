@@ -28,15 +28,15 @@ class RunFolder:
     """A run's own folder, open to its user alone. `path` exists until `close`; `plain` is a path to the same folder
     without special characters."""
 
-    def __init__(self, asked: Path, name: str, log: Log) -> None:
-        """Create the folder *name* in *asked* (see `private`), and remove those of killed runs.
+    def __init__(self, preferred: Path, name: str, log: Log) -> None:
+        """Create the folder *name* in *preferred* (see `private`), and remove those of killed runs.
 
         Raises:
             UserError: it cannot be created.
             PlatformError: the same, and another try may help: the disk is full.
         """
         for tries_left in (2, 1, 0):
-            scratch = private(asked, log)
+            scratch = private(preferred, log)
             new = scratch / f".new-{name}"
             self.path = scratch / f"{RUN}{name}"
             try:
@@ -86,47 +86,48 @@ class RunFolder:
             pass  # Not empty: other runs, or the list of installed requirements.
 
 
-def private(asked: Path, log: Log) -> Path:
-    """Return *asked*, created if absent. If something unsafe has its name, log that and return a new folder beside it.
+def private(preferred: Path, log: Log) -> Path:
+    """Return *preferred*, created if absent. If something unsafe has its name, log that and return a new folder beside
+    it.
 
     Raises:
         UserError: neither can be created.
         PlatformError: the same, and another try may help.
     """
     try:
-        make(asked.parent)
-        if not folders.exists(asked, follow_links=False):
-            asked.mkdir(mode=0o700)
+        make(preferred.parent)
+        if not folders.exists(preferred, follow_links=False):
+            preferred.mkdir(mode=0o700)
     except OSError as error:
-        raise _refused(asked, error) from None
-    if is_shared_unsafely(asked.parent):
+        raise _refused(preferred, error) from None
+    if is_shared_unsafely(preferred.parent):
         log.warning(
-            f"{asked.parent}: other users have files there and may replace ours (no sticky bit). Run chmod +t on it, or"
-            " set TMPDIR to a folder of this user."
+            f"{preferred.parent}: other users have files there and may replace ours (no sticky bit). Run chmod +t on"
+            " it, or set TMPDIR to a folder of this user."
         )
-    reason = fault(asked)
+    reason = fault(preferred)
     if not reason:
-        return asked
-    other = asked.with_name(f"{asked.name}-{os.urandom(8).hex()}")
+        return preferred
+    other = preferred.with_name(f"{preferred.name}-{os.urandom(8).hex()}")
     try:
         other.mkdir(mode=0o700)
     except OSError as error:
         raise _refused(other, error) from None
-    log.warning(f"{asked}: expected a folder of this user alone, found {reason}; {other} is used instead")
+    log.warning(f"{preferred}: expected a folder of this user alone, found {reason}; {other} is used instead")
     return other
 
 
 def fault(folder: Path) -> str:
     """Return why *folder*, which exists, is not private to this user, "" if it is."""
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
         return f"a link to {folder.readlink()}"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return "no folder"
-    if found.st_uid != os.geteuid():
-        return f"a folder of user {found.st_uid}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"a folder that others may write to (mode {stat.S_IMODE(found.st_mode):o})"
+    if status.st_uid != os.geteuid():
+        return f"a folder of user {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"a folder that others may write to (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
 
 
@@ -159,11 +160,11 @@ def _locked(folder: Path) -> int | None:
     return fd
 
 
-def _sweep(own: Path) -> None:
-    """Remove the folders beside *own* whose runs have ended."""
-    for folder in folders.matching(own.parent, f"{RUN}*", folders.named_elsewhere):
+def _sweep(own_folder: Path) -> None:
+    """Remove the folders beside *own_folder* whose runs have ended."""
+    for folder in folders.matching(own_folder.parent, f"{RUN}*", folders.named_elsewhere):
         try:
-            lock = None if folder == own else _locked(folder)
+            lock = None if folder == own_folder else _locked(folder)
         except OSError:
             continue  # A link, or just removed by its run or another one.
         if lock is not None:

@@ -106,10 +106,10 @@ def check_says_how(file: Path) -> None:
 
 def _check_readable(folder: Path) -> None:
     if is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
-        found = folder.stat()
+        status = folder.stat()
         raise UserError(
-            f"expected a code folder that user {os.getuid()} may read, found a folder of user {found.st_uid} with mode"
-            f" {stat.S_IMODE(found.st_mode):o}",
+            f"expected a code folder that user {os.getuid()} may read, found a folder of user {status.st_uid} with mode"
+            f" {stat.S_IMODE(status.st_mode):o}",
             where=str(folder),
             hint="Give the user of the container the right to read it: chmod -R a+rX, or another owner.",
         )
@@ -135,12 +135,12 @@ def _package_entry(folder: Path, entry: str) -> str:
     the package must contain a file of that name somewhere.
     """
     module = entry.removesuffix(".py").replace("/", ".")
-    named = bool(MODULE.fullmatch(module))
+    is_module = bool(MODULE.fullmatch(module))
     file = folder / entry
     if entry.endswith(".py") and is_file(file):
-        is_importable = named and (file.parent == folder or is_file(file.parent / "__init__.py"))
+        is_importable = is_module and (file.parent == folder or is_file(file.parent / "__init__.py"))
         return module if is_importable else entry
-    if named and (_is_somewhere(folder, module) or ("." in module and "/" not in entry)):
+    if is_module and (_is_somewhere(folder, module) or ("." in module and "/" not in entry)):
         return module
     raise _not_there(folder, entry)
 
@@ -153,8 +153,8 @@ def _is_somewhere(folder: Path, module: str) -> bool:
 
 def _module_file(folder: Path, module: str) -> Path | None:
     path = folder.joinpath(*module.split("."))
-    found = (path.with_name(path.name + ".py"), path / "__main__.py")
-    return next((file for file in found if is_file(file)), None)
+    candidates = (path.with_name(path.name + ".py"), path / "__main__.py")
+    return next((file for file in candidates if is_file(file)), None)
 
 
 def _command(folder: Path, entry: str, style: ArgumentStyle) -> Script:
@@ -199,17 +199,17 @@ def _flaw_of_shell(file: Path, entry: str) -> str:
         return ""
     if text.startswith(UTF8_MARK):
         return f"{entry} begins with a byte order mark: save it without, as: sed -i '1s/^\\xEF\\xBB\\xBF//' {entry}"
-    at = text.find(b"\r\n")
-    line = text.count(b"\n", 0, at) + 1
-    return "" if at < 0 else f"Line {line} of {entry} ends as on Windows: sed -i 's/\\r$//' {entry}"
+    offset = text.find(b"\r\n")
+    line = text.count(b"\n", 0, offset) + 1
+    return "" if offset < 0 else f"Line {line} of {entry} ends as on Windows: sed -i 's/\\r$//' {entry}"
 
 
 def _made_executable(file: Path) -> bool:
     mode = stat.S_IMODE(file.stat().st_mode)
-    wanted = mode | stat.S_IXUSR | (mode & 0o044) >> 2
+    executable_mode = mode | stat.S_IXUSR | (mode & 0o044) >> 2
     try:
-        if wanted != mode:
-            file.chmod(wanted)
+        if executable_mode != mode:
+            file.chmod(executable_mode)
     except OSError:
         return os.access(file, os.X_OK)  # A read-only mount: the mode stays.
     return True
@@ -247,8 +247,8 @@ def _not_there(folder: Path, entry: str) -> UserError:
 
 def _missing(message: str, folder: Path, hint: str) -> UserError:
     files = sorted(_files(folder), key=lambda file: (file.count("/"), file))
-    there = ", ".join(files[:FILES_SHOWN]) + (", ..." if len(files) > FILES_SHOWN else "")
-    return UserError(f"{message}, which holds {there or 'no files'}", hint=hint)
+    present = ", ".join(files[:FILES_SHOWN]) + (", ..." if len(files) > FILES_SHOWN else "")
+    return UserError(f"{message}, which holds {present or 'no files'}", hint=hint)
 
 
 def _files(folder: Path) -> Iterator[str]:

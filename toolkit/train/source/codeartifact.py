@@ -73,25 +73,30 @@ def index(arn: str) -> Index:
     try:
         client = botocore.session.Session().create_client("codeartifact", region_name=parts["region"], config=config)
         token = client.get_authorization_token(**owner, durationSeconds=TOKEN_S)["authorizationToken"]
-        asked = {**owner, "repository": parts["repository"], "format": "pypi"}
-        endpoint = client.get_repository_endpoint(**asked)["repositoryEndpoint"]
+        request = {**owner, "repository": parts["repository"], "format": "pypi"}
+        endpoint = client.get_repository_endpoint(**request)["repositoryEndpoint"]
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         raise _told(error, arn) from None
     scheme, _, rest = endpoint.partition("://")
     return Index(url=f"{scheme}://aws:{token}@{rest.rstrip('/')}/simple/", token=token)
 
 
-def environ_of(environ: Mapping[str, str], found: Index) -> dict[str, str]:
-    """Return pip's environment: *environ* with *found* as the only index."""
-    kept = {name: value for name, value in environ.items() if name not in _OTHERS}
-    return {**kept, "PIP_INDEX_URL": found.url, "UV_DEFAULT_INDEX": found.url, "PIP_CONFIG_FILE": os.devnull}
+def environ_of(environ: Mapping[str, str], package_index: Index) -> dict[str, str]:
+    """Return pip's environment: *environ* with *package_index* as the only index."""
+    inherited = {name: value for name, value in environ.items() if name not in _OTHERS}
+    return {
+        **inherited,
+        "PIP_INDEX_URL": package_index.url,
+        "UV_DEFAULT_INDEX": package_index.url,
+        "PIP_CONFIG_FILE": os.devnull,
+    }
 
 
 def _parsed(arn: str) -> dict[str, str]:
-    found = _ARN.fullmatch(arn)
-    if found is None:
+    match = _ARN.fullmatch(arn)
+    if match is None:
         raise UserError(f"expected {_EXPECTED}, found {arn!r}", where=VARIABLE)
-    return found.groupdict()
+    return match.groupdict()
 
 
 def _told(error: Exception, arn: str) -> ToolkitError:

@@ -140,9 +140,9 @@ def _existing(path: Path, source: str, job: Job) -> Path:
         raise UserError(f"expected an absolute path, found {source!r}")
     base = job.folders.base
     if path.is_relative_to(USUAL_BASE) and base != USUAL_BASE:
-        here = base / path.relative_to(USUAL_BASE)
-        if folders.exists(here) or here == job.folders.code:
-            return here
+        moved = base / path.relative_to(USUAL_BASE)
+        if folders.exists(moved) or moved == job.folders.code:
+            return moved
     if folders.exists(path) or path == job.folders.code:
         return path
     raise UserError(
@@ -173,19 +173,19 @@ def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
     """Replace the content of the code folder by the content of *staging*."""
     code = job.folders.code
     names = tuple(folders.names(staging))
-    kept = _kept(code, source, names)
+    kept_names = _kept(code, source, names)
     aside = (code / ASIDE) if folders.is_mount(code) else (job.folders.scratch / "replaced-code")
     earlier = _earlier(code)
-    strange = [name for name in _names(code) if name not in kept and name not in earlier]
+    strange = [name for name in _names(code) if name not in kept_names and name not in earlier]
     for name in earlier:
-        if name not in kept:
+        if name not in kept_names:
             remove(code / name)
     if strange:
         aside = _move_aside(code, strange, aside)
-        shown = ", ".join(strange[:NAMES_SHOWN]) + (", ..." if len(strange) > NAMES_SHOWN else "")
+        listed = ", ".join(strange[:NAMES_SHOWN]) + (", ..." if len(strange) > NAMES_SHOWN else "")
         count = sum(_count(aside / name) for name in strange)
         log.warning(
-            f"{code} held {count} {'file' if count == 1 else 'files'} that were not submitted ({shown}): "
+            f"{code} held {count} {'file' if count == 1 else 'files'} that were not submitted ({listed}): "
             f"moved to {aside}, {source} replaces them"
         )
     (code / MARKER).write_bytes(encode(Placed(source=paths.to_text(source), names=tuple(map(paths.to_text, names)))))
@@ -200,14 +200,14 @@ def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
     Raises:
         UserError: one of *names* has to replace one of them.
     """
-    kept = {STAGING, MARKER, *(name for name in _names(code) if name.startswith(ASIDE))}
+    kept_names = {STAGING, MARKER, *(name for name in _names(code) if name.startswith(ASIDE))}
     if source.resolve().is_relative_to(code.resolve()):
-        kept.add(source.resolve().relative_to(code.resolve()).parts[0])
-    kept.update(name for name in _names(code) if folders.is_mount(code / name))
+        kept_names.add(source.resolve().relative_to(code.resolve()).parts[0])
+    kept_names.update(name for name in _names(code) if folders.is_mount(code / name))
     for name in names:
-        if name in kept:
+        if name in kept_names:
             raise UserError(f"{source} holds {name!r}, which cannot replace {code / name}", hint="Rename one of them.")
-    return frozenset(kept)
+    return frozenset(kept_names)
 
 
 def _names(folder: Path) -> list[str]:
@@ -219,10 +219,13 @@ def _earlier(code: Path) -> tuple[str, ...]:
     placed = _placed(code)
     if placed is None:
         return ()
-    made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
+    build_folders = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
     # Only names without slashes: a wrong MARKER must not remove anything outside the code folder.
     placed_names = map(paths.from_text, placed.names)
-    return (*(name for name in placed_names if not {"/", "\0"} & {*name} and name not in ("", ".", "..")), *made)
+    return (
+        *(name for name in placed_names if not {"/", "\0"} & {*name} and name not in ("", ".", "..")),
+        *build_folders,
+    )
 
 
 def _placed(code: Path) -> Placed | None:
@@ -282,8 +285,8 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
             elif kind == stat.S_IFREG:
                 _copy_file(target, new)
             else:
-                found = "something else" if kind else "a link to nothing"
-                log.warning(f"{entry}: expected a file or folder, found {found}; it is left out")
+                kind_text = "something else" if kind else "a link to nothing"
+                log.warning(f"{entry}: expected a file or folder, found {kind_text}; it is left out")
 
 
 def _kind(target: Path) -> int:
@@ -293,12 +296,12 @@ def _kind(target: Path) -> int:
         OSError: it cannot be looked at: the script may need it.
     """
     try:
-        found = folders.status(target)
+        status = folders.status(target)
     except OSError as error:
         if error.errno == errno.ELOOP:
             return 0
         raise
-    return stat.S_IFMT(found.st_mode) if found is not None else 0
+    return stat.S_IFMT(status.st_mode) if status is not None else 0
 
 
 def _copy_file(source: Path, copy: Path) -> None:
@@ -322,8 +325,8 @@ def _refused(error: OSError, job: Job) -> ToolkitError:
     import errno
 
     message = f"cannot put the submitted source there: {error.strerror}"
-    where = str(error.filename or job.folders.code)
+    place = str(error.filename or job.folders.code)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = f"Mount {job.folders.code} writable, or submit no source ({job.spec.source_from}) to run what is in it."
-        return UserError(message, where=where, hint=hint)
-    return PlatformError(message, where=where)
+        return UserError(message, where=place, hint=hint)
+    return PlatformError(message, where=place)

@@ -63,7 +63,7 @@ def phase(job: Job) -> Phase | None:
     if job.environ.get(codeartifact.VARIABLE):
         lines = _requirement_lines(script.folder / REQUIREMENTS) if requirements else iter(())
         codeartifact.check(job.environ[codeartifact.VARIABLE], lines)
-    wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
+    pip_arguments = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
     python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
     # Hide pip's warning about root, which is normal in a container. pip before 22.1 lacks the option, but takes any
     # variable.
@@ -78,14 +78,14 @@ def phase(job: Job) -> Phase | None:
         name="install",
         main=ProcessSpec(
             name="uv" if command[1] == "pip" else "pip",
-            argv=(*command, *wanted),
+            argv=(*command, *pip_arguments),
             environ=_for_uv(environ) if command[1] == "pip" else environ,
             cwd=script.folder,
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
             masked=True,  # pip names addresses, and an address may hold a token.
         ),
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
-        skip_if=_stamp(job.folders.scratch / "installed", python, script.folder, wanted),
+        skip_if=_stamp(job.folders.scratch / "installed", python, script.folder, pip_arguments),
     )
 
 
@@ -125,8 +125,8 @@ def _bundled_pip() -> Path | None:
     import importlib.util
     import sysconfig
 
-    found = importlib.util.find_spec("ensurepip")
-    beside = Path(found.origin).parent / "_bundled" if found is not None and found.origin else None
+    spec = importlib.util.find_spec("ensurepip")
+    beside = Path(spec.origin).parent / "_bundled" if spec is not None and spec.origin else None
     elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")  # Debian's and Fedora's
     for folder in filter(None, (elsewhere, beside)):
         try:
@@ -140,7 +140,10 @@ def _bundled_pip() -> Path | None:
 
 def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* with pip's variables under uv's names, too, where it has none of these."""
-    return {**{theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)}, **environ}
+    return {
+        **{uv_name: environ[toolkit_name] for toolkit_name, uv_name in UV_NAMES.items() if environ.get(toolkit_name)},
+        **environ,
+    }
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
@@ -171,31 +174,32 @@ def _is_needed(requirements: Path) -> bool:
     return False
 
 
-def _stamp(folder: Path, interpreter: str, source: Path, wanted: tuple[str, ...]) -> Path | None:
-    """Return the file in *folder* that records the present meaning of *wanted*; None if that is too much to read (a
-    line that names "/"), so that pip runs every time."""
+def _stamp(folder: Path, interpreter: str, source: Path, pip_arguments: tuple[str, ...]) -> Path | None:
+    """Return the file in *folder* that records the present meaning of *pip_arguments*; None if that is too much to read
+    (a line that names "/"), so that pip runs every time."""
     try:
-        return folder / _fingerprint(interpreter, source, wanted)
+        return folder / _fingerprint(interpreter, source, pip_arguments)
     except _TooMuchError:
         return None
 
 
-def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str:
-    """Return a hash of the present meaning of *wanted*: the files' content, the interpreter, this container's root.
+def _fingerprint(interpreter: str, folder: Path, pip_arguments: tuple[str, ...]) -> str:
+    """Return a hash of the present meaning of *pip_arguments*: the files' content, the interpreter, this container's
+    root.
 
     The inode of "/" differs between containers, so a scratch folder on a volume that outlives a container does no harm.
     The interpreter's inode changes if a virtual environment is created again at the same path.
     """
     digest = _Digest()
     for place in (Path("/"), Path(interpreter)):
-        found = folders.status(place, follow_links=False)
-        if found is not None:
-            _add(digest, b"%d:%d" % (found.st_dev, found.st_ino))
-    for word in (interpreter, str(folder), *wanted):
+        status = folders.status(place, follow_links=False)
+        if status is not None:
+            _add(digest, b"%d:%d" % (status.st_dev, status.st_ino))
+    for word in (interpreter, str(folder), *pip_arguments):
         _add(digest, os.fsencode(word))
-    if "." in wanted:
+    if "." in pip_arguments:
         _add_tree(digest, folder)
-    if REQUIREMENTS in wanted:
+    if REQUIREMENTS in pip_arguments:
         _add_requirements(digest, folder / REQUIREMENTS, folder, set())
     return digest.hexdigest()[:32]
 
@@ -238,30 +242,30 @@ def _add(digest: _Digest, content: bytes) -> None:
     digest.update(content)
 
 
-def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]) -> None:
+def _add_requirements(digest: _Digest, file: Path, folder: Path, visited: set[Path]) -> None:
     """Add *file*, the files it includes, and the local files and folders that it names (relative to *folder*)."""
     ahead = [file]
     while ahead:
         file = ahead.pop()
-        if file in seen or not is_file(file):
+        if file in visited or not is_file(file):
             continue
-        seen.add(file)
+        visited.add(file)
         _add(digest, file.read_bytes())
         for line in _lines(file):
             if include := INCLUDE.match(line):
                 ahead.append(file.parent / include["file"])
-            elif asked := ASKED.match(line):
-                _add_tree(digest, folder / asked["path"])  # Adds nothing for a package's name, as "numpy".
+            elif match := ASKED.match(line):
+                _add_tree(digest, folder / match["path"])  # Adds nothing for a package's name, as "numpy".
 
 
 def _requirement_lines(file: Path) -> Iterator[tuple[Path, str]]:
     """Yield the lines of *file* and of the files that it includes, each with its file."""
-    ahead, seen = [file], set[Path]()
+    ahead, visited = [file], set[Path]()
     while ahead:
         file = ahead.pop()
-        if file in seen or not is_file(file):
+        if file in visited or not is_file(file):
             continue
-        seen.add(file)
+        visited.add(file)
         for line in _lines(file):
             yield file, line
             if include := INCLUDE.match(line):

@@ -71,9 +71,12 @@ def unpack(archive: Path, into: Path) -> tuple[str, ...]:
         if isinstance(error, UnfitError):
             raise UserError(f"expected a tar archive, found {error.strerror}", where=str(archive)) from None
         if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ):
-            where = os.path.relpath(str(error.filename), into)
-            what = f"member {where[:80]!r}, of {len(where)} characters, has a name that this file system does not take"
-            raise UserError(f"{what} ({error.strerror})", where=str(archive), hint=REMAKE) from None
+            member_name = os.path.relpath(str(error.filename), into)
+            message = (
+                f"member {member_name[:80]!r}, of {len(member_name)} characters, has a name that this file system does"
+                " not take"
+            )
+            raise UserError(f"{message} ({error.strerror})", where=str(archive), hint=REMAKE) from None
         raise PlatformError(f"cannot unpack {archive}: {error.strerror}", where=str(error.filename or into)) from None
     return tuple(tree.names)
 
@@ -187,11 +190,11 @@ def _regions(member: "tarfile.TarInfo") -> Iterable[tuple[int, int]]:
     if not member.issparse():
         return ((0, member.size),)
     regions = [region for region in cast("list[tuple[int, int]]", member.sparse) if region[1]]
-    at = 0
+    block_offset = 0
     for offset, size in regions:
-        if offset < at or size < 0 or offset + size > member.size:
+        if offset < block_offset or size < 0 or offset + size > member.size:
             raise _HeaderError(f"an impossible map of the sparse file {member.name!r}")
-        at = offset + size
+        block_offset = offset + size
     return regions
 
 
@@ -224,9 +227,9 @@ def _unreadable(archive: Path, content: _Bytes, error: Exception) -> UserError:
 def _named(head: bytes) -> str:
     if not head:
         return "an empty file"
-    known = {b"PK": "a zip file", b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ": "xz data"}
-    found = next((words for mark, words in known.items() if head.startswith(mark)), "")
-    return found or f"a file that begins {head!r}"
+    formats = {b"PK": "a zip file", b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ": "xz data"}
+    format_name = next((words for mark, words in formats.items() if head.startswith(mark)), "")
+    return format_name or f"a file that begins {head!r}"
 
 
 class _Tree:
@@ -318,22 +321,22 @@ class _Tree:
 
     def _check_link(self, parts: Parts) -> None:
         """Follow the link at *parts* as the kernel would, over the links noted."""
-        at = list(parts[:-1])
+        folder_parts = list(parts[:-1])
         ahead = self._links[parts].split("/")[::-1]
         followed = 0
         while ahead:
             step = ahead.pop()
-            if step == ".." and not at:
+            if step == ".." and not folder_parts:
                 raise self._bad_link(parts, "leads outside")
             if step == "..":
-                at.pop()
-            elif (link := self._links.get((*at, step))) is not None:
+                folder_parts.pop()
+            elif (link := self._links.get((*folder_parts, step))) is not None:
                 followed += 1
                 if followed > MOST_LINKS:
                     raise self._bad_link(parts, "never ends")
                 ahead += link.split("/")[::-1]
             elif step not in ("", "."):
-                at.append(step)
+                folder_parts.append(step)
 
     def _copy(self, parts: Parts, member: "tarfile.TarInfo") -> None:
         """Write a hard link as a file of its own: not every file system has hard links."""
@@ -363,10 +366,10 @@ class _Tree:
         free_bytes = room.f_bavail * room.f_frsize
         if not room.f_blocks or member.size <= free_bytes:  # Some file systems (FUSE) do not tell.
             return
-        what = f"has {member.size:,} bytes, the disk of {self._root} has {free_bytes:,} free"
+        message = f"has {member.size:,} bytes, the disk of {self._root} has {free_bytes:,} free"
         if member.issparse():
-            raise self._bad(member, f"is sparse and {what}")
-        raise PlatformError(f"member {'/'.join(parts)!r} {what}", where=str(self._archive))
+            raise self._bad(member, f"is sparse and {message}")
+        raise PlatformError(f"member {'/'.join(parts)!r} {message}", where=str(self._archive))
 
     def _write(self, parts: Parts, member: "tarfile.TarInfo", content: IO[bytes]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -392,9 +395,9 @@ class _Tree:
     def _path(self, parts: Parts) -> Path:
         return self._root.joinpath(*parts)
 
-    def _bad(self, member: "tarfile.TarInfo", why: str) -> UserError:
-        return UserError(f"member {member.name!r} {why}", where=str(self._archive), hint=REMAKE)
+    def _bad(self, member: "tarfile.TarInfo", reason: str) -> UserError:
+        return UserError(f"member {member.name!r} {reason}", where=str(self._archive), hint=REMAKE)
 
-    def _bad_link(self, parts: Parts, why: str) -> UserError:
-        message = f"member {'/'.join(parts)!r} {why}: a link to {self._links[parts]!r}"
+    def _bad_link(self, parts: Parts, reason: str) -> UserError:
+        message = f"member {'/'.join(parts)!r} {reason}: a link to {self._links[parts]!r}"
         return UserError(message, where=str(self._archive), hint=REMAKE)

@@ -37,14 +37,14 @@ class DataWait(RuleParameters, frozen=True, kw_only=True):
 class Wait(Record, frozen=True, kw_only=True):
     """How long a rank's steps waited for data."""
 
-    rank: int | None
-    share: float
-    data_s: float
-    steps: int
-    start_s: float
-    end_s: float
-    note: str
-    first_steps: FirstSteps | None
+    rank: int | None  # None: of no rank.
+    share: float  # Percent of the steps' time.
+    data_s: float  # Mean wait of a step.
+    steps: int  # The number of steps.
+    start_s: float  # End of the first step, since the epoch.
+    end_s: float  # End of the last step, since the epoch.
+    note: str  # A patience that was scaled.
+    first_steps: FirstSteps | None  # The wait is in the first steps of epochs; None if not.
 
 
 def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) -> Iterator[Finding]:

@@ -30,24 +30,18 @@ MORE_WORKERS_HELP = ("busy", "waiting")
 
 
 class LoaderUse(Record, frozen=True, kw_only=True):
-    """What ran from one step to another. NaN: not measured.
+    """What ran from one step to another. NaN: not measured. Percentages of one core, unless they say else."""
 
-    `workers`: the most at one time, of all ranks; `starts`: how many began since the ranks' start. `loader_percent`:
-    CPU of the workers while there were any, `each_percent`: of one of them, `ranks_percent`: of the ranks with their
-    children, all in percent of one core; `all_percent`, `others_percent`: use of all cores, and by other processes
-    than the ranks, in percent of all cores.
-    """
-
-    cores: int
-    workers: float
-    starts: float
-    loader_percent: float
-    each_percent: float
-    ranks_percent: float
-    all_percent: float
-    others_percent: float
-    iowait_percent: float
-    throttled_percent: float
+    cores: int  # The number of cores, 0 if not known.
+    workers: float  # The most loader workers at one time, of all ranks.
+    starts: float  # The workers that began since the ranks' start.
+    loader_percent: float  # CPU of all workers while there were any.
+    each_percent: float  # CPU of one worker.
+    ranks_percent: float  # CPU of the ranks with their children.
+    all_percent: float  # Use of all cores, in percent of all.
+    others_percent: float  # Use by other processes than the ranks, in percent of all cores.
+    iowait_percent: float  # Wait for the disk, in percent of all cores' time.
+    throttled_percent: float  # Share of the kernel's periods in which the CPU quota stopped the container.
 
 
 class WaitReason(Record, frozen=True, kw_only=True):

@@ -31,13 +31,13 @@ RuleFunction = Callable[[Evidence, Any, frozenset[str]], Iterator[Finding]]
 
 
 class DiagnosisRule(Record, frozen=True, kw_only=True):
-    """A row of the table. `default`: ProfilerReport runs it. `parameters`: a Record with the defaults."""
+    """A row of the table of rules."""
 
-    name: str
-    group: Group
-    parameters: type[RuleParameters]
-    find: RuleFunction
-    default: bool = True
+    name: str  # As jobs name it.
+    group: Group  # Where the rule is from.
+    parameters: type[RuleParameters]  # A Record with the defaults.
+    find: RuleFunction  # Yields the findings.
+    default: bool = True  # ProfilerReport runs it.
 
 
 class Configuration(Record, frozen=True, kw_only=True):

@@ -16,15 +16,14 @@ START_SHARE = 0.25
 
 
 class EvidenceSpan(Record, frozen=True, kw_only=True):
-    """The values first:last of every column, from `start_s` to `end_s`. `samples`: how many were taken since the start
-    of the training, also before the first value that is still known. `note`: a patience that was scaled."""
+    """The part of the samples that a rule judges: the values first:last of every column."""
 
-    first: int
-    last: int
-    start_s: float
-    end_s: float
-    samples: int
-    note: str = ""
+    first: int  # The index of the first value.
+    last: int  # The index after the last value.
+    start_s: float  # Since the epoch.
+    end_s: float  # Since the epoch.
+    samples: int  # Samples since the training began, also before the first known value.
+    note: str = ""  # A patience that was scaled.
 
 
 def training(evidence: Evidence, patience: int, *, is_user_set: bool, window: int | None = None) -> EvidenceSpan | None:

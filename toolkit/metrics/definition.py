@@ -14,16 +14,13 @@ _LIST_HINT = 'Write a list of {"Name": ..., "Regex": ...}, or an object of name:
 
 
 class Definition(Record, frozen=True, kw_only=True):
-    """A compiled definition.
+    """A compiled definition."""
 
-    `value_group` is the first group that is not named step, `step_group` the one that is (None: there is none).
-    """
-
-    name: str
-    regex: str
-    pattern: re.Pattern[str]
-    value_group: int = 1
-    step_group: int | None = None
+    name: str  # The metric's name.
+    regex: str  # As the job has it.
+    pattern: re.Pattern[str]  # The compiled regex.
+    value_group: int = 1  # The first group that is not named step.
+    step_group: int | None = None  # The group that is named step, None if there is none.
 
 
 def pairs(document: object, source: str) -> tuple[tuple[str, str], ...]:

@@ -4,15 +4,14 @@ from toolkit.records import Record
 
 
 class Sample(Record, frozen=True, kw_only=True):
-    """A value of a metric. `time_s`: seconds since the epoch. `rank` None: the host's ranks cannot be distinguished.
-    `step` None: not known from the log."""
+    """A value of a metric."""
 
-    name: str
-    value: float
-    time_s: float
-    host: str
-    rank: int | None = None
-    step: int | None = None
+    name: str  # The metric's name.
+    value: float  # May be NaN or infinite.
+    time_s: float  # Seconds since the epoch.
+    host: str  # The host's name.
+    rank: int | None = None  # None: the host's ranks cannot be distinguished.
+    step: int | None = None  # None: not known from the log.
 
 
 def number(text: str | None) -> float | None:

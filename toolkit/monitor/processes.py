@@ -10,18 +10,15 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
-    """`started`: ticks since the boot, tells a process from a later one with its pid. `state`: "Z" has ended.
+    """What /proc/PID/stat says of a process."""
 
-    `reaped_s`: the CPU time of its ended children, and of theirs, once it has waited for them (cutime, cstime).
-    """
-
-    name: bytes
-    state: bytes
-    parent: int
-    cpu_s: float
-    reaped_s: float
-    started: int
-    resident_bytes: int
+    name: bytes  # Of its program.
+    state: bytes  # A letter; "Z": it has ended.
+    parent: int  # The pid of its parent.
+    cpu_s: float  # Its own CPU time.
+    reaped_s: float  # CPU time of the children, and theirs, that it has waited for (cutime, cstime).
+    started: int  # Ticks since the boot: distinguishes it from a later process with its pid.
+    resident_bytes: int  # Its memory.
 
 
 def parse(text: bytes) -> Stat | None:

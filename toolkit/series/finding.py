@@ -9,37 +9,32 @@ FindingAction = Literal["record", "warn", "stop"]
 
 
 class Number(Record, frozen=True, kw_only=True):
-    """A measured value in a finding. `formula`: how it was made, in words. `limit`: what it was compared with."""
+    """A measured value in a finding."""
 
-    name: str
-    value: float
-    unit: str = ""
-    formula: str = ""
-    limit: float | None = None
+    name: str  # What it measures.
+    value: float  # Finite.
+    unit: str = ""  # "percent", "s", "bytes", ...
+    formula: str = ""  # How it was calculated, in words.
+    limit: float | None = None  # The value that it was compared with.
 
 
 class Finding(Record, frozen=True, kw_only=True):
     """One thing that is wrong with a job, or wasteful, and how to check it.
 
-    `rule`: the name of the rule (CPUBottleneck); `subject`: what of the host it concerns ("cpu3", "gpu0", "loss", "");
-    with the host and the rank these tell whether two findings are about the same. `text`: a sentence with the numbers.
-    `start_s`, `end_s`: the window that was looked at, seconds since the epoch. `refuted_by`: which observation would
-    show that it is wrong. `change`: one change to try. `live`: found while the job ran. `note`: what the reader must
-    know besides (a patience that was scaled to a short job). `attempt`: of the ranks, 0 for the first: no
-    finding is about several.
+    Rule, subject, host and rank tell whether two findings are about the same.
     """
 
-    rule: str
-    text: str
-    start_s: float
-    end_s: float
-    subject: str = ""
-    host: str = ""
-    rank: int | None = None
-    numbers: tuple[Number, ...] = ()
-    refuted_by: str = ""
-    change: str = ""
-    action: FindingAction = "warn"
-    live: bool = False
-    note: str = ""
-    attempt: int = 0
+    rule: str  # The name of the rule (CPUBottleneck).
+    text: str  # A sentence with the numbers.
+    start_s: float  # Start of the window that was judged, seconds since the epoch.
+    end_s: float  # Its end.
+    subject: str = ""  # What of the host it concerns ("cpu3", "gpu0", "loss", "").
+    host: str = ""  # The host's name.
+    rank: int | None = None  # None: of no single rank.
+    numbers: tuple[Number, ...] = ()  # What was measured.
+    refuted_by: str = ""  # The observation that would show that it is wrong.
+    change: str = ""  # One change to try.
+    action: FindingAction = "warn"  # What happens to the job.
+    live: bool = False  # It was found while the job ran.
+    note: str = ""  # What the reader must know besides (a patience that was scaled to a short job).
+    attempt: int = 0  # Of the ranks, 0 for the first: no finding is about several.

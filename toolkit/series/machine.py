@@ -20,35 +20,31 @@ class Measured(Record, frozen=True, kw_only=True):
 
 
 class OwnCost(Record, frozen=True, kw_only=True):
-    """What the monitor itself took since its start. `interval_s`: the time between two samples in the end."""
+    """What the monitor itself took since its start."""
 
-    samples: int = 0
-    own_cpu_s: float = 0.0
-    kernel_cpu_s: float = 0.0
-    cpu_percent: float = 0.0
-    memory_bytes: int = 0
-    interval_s: float = 0.0
+    samples: int = 0  # The number of samples.
+    own_cpu_s: float = 0.0  # CPU time in user mode.
+    kernel_cpu_s: float = 0.0  # CPU time in the kernel.
+    cpu_percent: float = 0.0  # Of one core.
+    memory_bytes: int = 0  # Its memory.
+    interval_s: float = 0.0  # The time between two samples in the end.
 
 
 class About(Record, frozen=True, kw_only=True):
-    """The monitor of one host. Times in seconds since the epoch; `end_s` None: it still runs, or was killed.
+    """The monitor of one host. Times in seconds since the epoch."""
 
-    `clock_offset_s`: what was added to the monotonic clock's seconds to make them seconds since the epoch;
-    `clock_steps`: (time, new offset) where the clock was set meanwhile: stored times keep the first offset.
-    `rules`: profiler rule configurations as they were given. `notes`: what could not be measured, and why.
-    """
-
-    host: str
-    start_s: float
-    end_s: float | None = None
-    interval_s: float
-    attempt: int = 1
-    machine: Measured = Measured()
-    clock_offset_s: float = 0.0
+    host: str  # The host's name.
+    start_s: float  # The start of the ranks.
+    end_s: float | None = None  # None: it still runs, or was killed.
+    interval_s: float  # The time between two samples.
+    attempt: int = 1  # 1, then more with each restart of the ranks.
+    machine: Measured = Measured()  # What the host has.
+    clock_offset_s: float = 0.0  # Added to the monotonic clock's seconds to make them seconds since the epoch.
+    # (time, new offset) where the clock was set; stored times keep the first offset.
     clock_steps: tuple[tuple[float, float], ...] = ()
-    rules: Any = None
-    own: OwnCost = OwnCost()
-    notes: tuple[str, ...] = ()
+    rules: Any = None  # Profiler rule configurations as the job gave them.
+    own: OwnCost = OwnCost()  # What the monitor itself took.
+    notes: tuple[str, ...] = ()  # What could not be measured, and why.
 
 
 def write(path: Path, about: About) -> None:

@@ -34,23 +34,19 @@ _SECONDS = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "check
 
 
 class StepRecord(Record, frozen=True, kw_only=True):
-    """One step of one rank, which ended at *end_s* (since the epoch). Durations in seconds, None: not measured.
+    """One step of one rank. Durations in seconds, None: not measured."""
 
-    `data_s`: waiting for the data loader. `checkpoint_s`: saving within the step. `own_backward_s`: backward without
-    the wait for the gradients of other ranks at its end. `attempt`: 1, then more with each restart of the ranks.
-    """
-
-    rank: int
-    step: int
-    end_s: float
-    step_s: float | None = None
-    data_s: float | None = None
-    forward_s: float | None = None
-    backward_s: float | None = None
-    optimizer_s: float | None = None
-    checkpoint_s: float | None = None
-    own_backward_s: float | None = None
-    attempt: int = 1
+    rank: int  # The rank.
+    step: int  # Its number.
+    end_s: float  # When it ended, since the epoch.
+    step_s: float | None = None  # The whole step.
+    data_s: float | None = None  # Waiting for the data loader.
+    forward_s: float | None = None  # The forward pass.
+    backward_s: float | None = None  # The backward pass.
+    optimizer_s: float | None = None  # The optimizer's step.
+    checkpoint_s: float | None = None  # Saving within the step.
+    own_backward_s: float | None = None  # Backward without the wait for the gradients of other ranks at its end.
+    attempt: int = 1  # 1, then more with each restart of the ranks.
 
 
 class StepWriter:

@@ -20,32 +20,27 @@ DAMAGED_HINT = "Remove the manifest that names it to start without checkpoints."
 
 
 class StoredFile(Record, frozen=True, kw_only=True):
-    """A file: the SHA-256 of each part of `Manifest.part_bytes`, in hex, or the target of a link.
+    """A file of a checkpoint folder in storage."""
 
-    `since`: the number of the manifest with which this version came. `left`: an earlier run had left it in the folder.
-    `points_to`: the names that the link or the small file holds, if what it holds can be a path.
-    """
-
-    size_bytes: int = 0
-    mtime_ns: int = 0
-    mode: int = 0o644
-    parts: tuple[str, ...] = ()
-    link: str = ""
-    since: int = 0
-    left: bool = False
-    points_to: tuple[str, ...] = ()
+    size_bytes: int = 0  # 0 for a link.
+    mtime_ns: int = 0  # Of its last change, since the epoch.
+    mode: int = 0o644  # Its permissions.
+    parts: tuple[str, ...] = ()  # The SHA-256 of each part of `Manifest.part_bytes`, in hex.
+    link: str = ""  # The target of a link, "" for a file.
+    since: int = 0  # The number of the manifest with which this version came.
+    left: bool = False  # An earlier run had left it in the folder.
+    points_to: tuple[str, ...] = ()  # The names in the link's target or in the small file, if they can be a path.
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """All files of one host's checkpoint folder, by path. `host`: its name. `written_s`: seconds since the epoch.
-    `number`: how many this host has written, with this one."""
+    """All files of one host's checkpoint folder."""
 
-    version: Literal[1] = 1
-    number: int = 0
-    host: str
-    written_s: float
-    part_bytes: int = PIECE_BYTES
-    files: dict[str, StoredFile] = {}
+    version: Literal[1] = 1  # Of this format.
+    number: int = 0  # How many manifests this host has written, with this one.
+    host: str  # The host's name.
+    written_s: float  # When it was written, seconds since the epoch.
+    part_bytes: int = PIECE_BYTES  # The size of each part of a file but the last.
+    files: dict[str, StoredFile] = {}  # By path.
 
     @property
     def parts(self) -> set[str]:

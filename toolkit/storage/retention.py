@@ -63,17 +63,16 @@ class RetentionDecision(Record, frozen=True, kw_only=True):
 
 
 class _Version(Record, frozen=True, kw_only=True):
-    """A version of an entry. `age`: number of its manifest, and mtime, of its largest file. `counts`: how many files
-    there are of each pattern of paths. `stamps`: path in it, bytes and mtime of each file."""
+    """A version of an entry, in storage or in the folder."""
 
-    name: str
-    is_folder: bool
-    is_left: bool
-    age: tuple[int, int]
-    size_bytes: int
-    has_links: bool
-    counts: dict[str, int]
-    stamps: frozenset[tuple[str, int, int]]
+    name: str  # Of the entry.
+    is_folder: bool  # The entry is a folder.
+    is_left: bool  # An earlier run left it.
+    age: tuple[int, int]  # The number of its manifest and the mtime, of its largest file.
+    size_bytes: int  # Of all files.
+    has_links: bool  # There are links in it.
+    counts: dict[str, int]  # The number of files of each pattern of paths.
+    stamps: frozenset[tuple[str, int, int]]  # Path in the entry, bytes and mtime of each file.
 
 
 def decide(

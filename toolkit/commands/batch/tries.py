@@ -35,17 +35,16 @@ OUT_OF_MEMORY = ("memory", "OutOfMemory", "MemoryError", "RESOURCE_EXHAUSTED", "
 
 
 class BatchTrial(Record, frozen=True, kw_only=True):
-    """A batch, and what came of it. `reason`: why it does not fit, "" if it does. `is_fault`: for a reason that is not
-    memory. `memory_bytes`: its peak on the host; `gpu_bytes`: of the fullest GPU, None without one."""
+    """A batch, and how its trial ended."""
 
-    batch: int
-    fits: bool
-    reason: str = ""
-    is_fault: bool = False
-    memory_bytes: int = 0
-    gpu_bytes: int | None = None
-    steps: int = 0
-    took_s: float = 0.0
+    batch: int  # The size of the batch.
+    fits: bool  # It fits into memory.
+    reason: str = ""  # Why it does not fit, "" if it does.
+    is_fault: bool = False  # It failed for a reason that is not memory.
+    memory_bytes: int = 0  # Its peak on the host.
+    gpu_bytes: int | None = None  # Memory in use of the fullest GPU, None without one.
+    steps: int = 0  # The steps that every rank ended.
+    took_s: float = 0.0  # The time of the trial.
 
     @property
     def is_memory(self) -> bool:

@@ -31,17 +31,14 @@ FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
 class HostSetup(Record, frozen=True, kw_only=True):
-    """Where one host of the job lives on this machine, and values that all hosts share.
+    """The place of one host of the job on this machine, and values that all hosts share."""
 
-    `submitted`: the source archive's path as the host sees it. `port`: the rendezvous port. `cpus`: this machine's.
-    """
-
-    host: str
-    base: Path
-    submitted: Path
-    port: int
-    cpus: int
-    contained: bool = False
+    host: str  # The host's name.
+    base: Path  # Its /opt/ml, on this machine.
+    submitted: Path  # The source archive's path as the host sees it.
+    port: int  # The rendezvous port.
+    cpus: int  # The CPUs of this machine.
+    contained: bool = False  # The host is a container.
 
     @property
     def inside(self) -> Path:

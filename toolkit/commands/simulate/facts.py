@@ -20,26 +20,25 @@ RUNNER_DIED = "Interrupted"  # SageMaker's secondary status of a job that lost i
 
 
 class JobFacts(Record, frozen=True, kw_only=True):
-    """A job. Times: ISO 8601, UTC, "" if not known. `training_s`, `billable_s`: of a running job, until now; of one
-    whose runner was killed, until its last output. `metrics`: the last value of each, with its time."""
+    """A job. Times: ISO 8601, UTC, "" if not known."""
 
-    name: str
-    folder: Path
-    status: str
-    secondary_status: str
-    failure_reason: str = ""
-    exit_code: int | None = None
-    hosts: int = 0
+    name: str  # The job's name.
+    folder: Path  # The job's folder.
+    status: str  # As SageMaker's TrainingJobStatus.
+    secondary_status: str  # As SageMaker's SecondaryStatus.
+    failure_reason: str = ""  # "" if the job has not failed.
+    exit_code: int | None = None  # None while it runs.
+    hosts: int = 0  # The number of hosts.
     start_time: str = ""
     end_time: str = ""
-    training_s: float = 0.0
-    billable_s: float = 0.0
-    metrics: tuple[Sample, ...] = ()
-    artifacts: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
-    runner: JobRunner | None = None
-    managed_spot: bool = False
-    interruptions: tuple[Interruption, ...] = ()
+    training_s: float = 0.0  # Until now if it runs, until its last output if its runner was killed.
+    billable_s: float = 0.0  # As training_s, of all hosts, without waiting for hosts.
+    metrics: tuple[Sample, ...] = ()  # The last value of each metric.
+    artifacts: dict[str, str] = {}  # The results: file or folder below the job's folder, by name.
+    notes: tuple[str, ...] = ()  # As in job.json.
+    runner: JobRunner | None = None  # The process that runs or ran it, None if not known.
+    managed_spot: bool = False  # The job may be interrupted.
+    interruptions: tuple[Interruption, ...] = ()  # The spot interruptions so far.
 
     @property
     def ended(self) -> bool:

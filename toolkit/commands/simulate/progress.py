@@ -25,18 +25,14 @@ _STYLES: dict[str, Style] = {
 
 
 class HostProgress(Record, frozen=True, kw_only=True):
-    """One host's progress: its state, its newest samples, the cause of its failure, and the states of its progress
-    bars.
+    """One host's progress."""
 
-    `followed`: the host ended because another one had failed.
-    """
-
-    name: str
-    state: str
-    samples: tuple[Sample, ...] = ()
-    error: str = ""
-    followed: bool = False
-    bars: tuple[str, ...] = ()
+    name: str  # The host's name.
+    state: str  # "starting", "running", "ended with 0", ...
+    samples: tuple[Sample, ...] = ()  # The newest sample of each metric.
+    error: str = ""  # The cause of its failure, "" if there is none.
+    followed: bool = False  # The host ended because another one had failed.
+    bars: tuple[str, ...] = ()  # The states of its progress bars.
 
 
 class JobProgress(Record, frozen=True, kw_only=True):

@@ -27,15 +27,14 @@ RunnerState = Literal["here", "elsewhere", "gone"]
 
 
 class JobRunner(Record, frozen=True, kw_only=True):
-    """A process of `toolkit run`. `start_ticks`: its start, in clock ticks since boot (proc_pid_stat(5), field 22).
-    `detached`: its console is JOBDIR/console.log."""
+    """A process of `toolkit run`."""
 
-    pid: int
-    start_ticks: int
-    boot: str
-    pid_namespace: str
-    machine: str
-    detached: bool = False
+    pid: int  # In its pid namespace.
+    start_ticks: int  # Its start, in clock ticks since boot (proc_pid_stat(5), field 22).
+    boot: str  # The id of the machine's boot.
+    pid_namespace: str  # As /proc/self/ns/pid links to it.
+    machine: str  # The machine's host name.
+    detached: bool = False  # Its console is JOBDIR/console.log.
 
 
 def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:

@@ -67,16 +67,16 @@ class SharedFolder(Record, frozen=True, kw_only=True):
 
 
 class StagedHost(Record, frozen=True, kw_only=True):
-    """One host, ready to start. `enter`: the start of the command line, before argv (opt_ml.py)."""
+    """One host, ready to start."""
 
-    setup: HostSetup
-    enter: tuple[str, ...] = ()
-    argv: tuple[str, ...]
-    environ: dict[str, str]
-    log: Path
-    feeds: tuple[Feed, ...] = ()
-    shared: tuple[SharedFolder, ...] = ()
-    container: str = ""
+    setup: HostSetup  # Its place on this machine.
+    enter: tuple[str, ...] = ()  # The start of the command line, before argv (opt_ml.py).
+    argv: tuple[str, ...]  # The command of `train`, or of the container.
+    environ: dict[str, str]  # The environment of this command.
+    log: Path  # The file for its output.
+    feeds: tuple[Feed, ...] = ()  # Its Pipe channels.
+    shared: tuple[SharedFolder, ...] = ()  # Folders that it has without a copy.
+    container: str = ""  # The container's name, "" for a process.
 
 
 def claim(job_dir: Path) -> int:

@@ -33,14 +33,13 @@ Fault = Callable[[str, str, bool], None]
 
 
 class Origin(Record, frozen=True, kw_only=True):
-    """A folder of *host* to pack. `base`: what the host's script saw as /opt/ml, None for the same. `checkpoints`: what
-    it saw as /opt/ml/checkpoints, None for the folder of the base. `contained`: the script saw only these."""
+    """A folder of a host to pack."""
 
-    folder: Path
-    host: str = ""
-    base: Path | None = None
-    checkpoints: Path | None = None
-    contained: bool = False
+    folder: Path  # The folder on this machine.
+    host: str = ""  # The host's name.
+    base: Path | None = None  # What the host's script saw as /opt/ml, None for the same.
+    checkpoints: Path | None = None  # What it saw as /opt/ml/checkpoints, None for the folder of the base.
+    contained: bool = False  # The script saw only these.
 
 
 class Member:

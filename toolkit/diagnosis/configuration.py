@@ -21,9 +21,22 @@ from toolkit.series.finding import FindingAction
 REPORT = "ProfilerReport"
 # The Debugger's rules on tensors, which are not collected (smdebug-rulesconfig 1.0.1).
 ON_TENSORS = (
-    *("VanishingGradient", "DeadRelu", "PoorWeightInitialization", "SaturatedActivation", "WeightUpdateRatio"),
-    *("AllZero", "UnchangedTensor", "TensorVariance", "ClassImbalance", "Confusion", "CheckInputImages"),
-    *("NLPSequenceRatio", "SimilarAcrossRuns", "TreeDepth", "FeatureImportanceOverweight", "CreateXgboostReport"),
+    "VanishingGradient",
+    "DeadRelu",
+    "PoorWeightInitialization",
+    "SaturatedActivation",
+    "WeightUpdateRatio",
+    "AllZero",
+    "UnchangedTensor",
+    "TensorVariance",
+    "ClassImbalance",
+    "Confusion",
+    "CheckInputImages",
+    "NLPSequenceRatio",
+    "SimilarAcrossRuns",
+    "TreeDepth",
+    "FeatureImportanceOverweight",
+    "CreateXgboostReport",
 )
 KNOWN = (REPORT, *(rule.name for rule in RULES), *ON_TENSORS)
 ACTIONS: tuple[FindingAction, ...] = ("record", "warn", "stop")

@@ -1,4 +1,4 @@
-"""Which cores are busy, with their use, as findings name them."""
+"""Finds the busy cores, with their use, as findings name them."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

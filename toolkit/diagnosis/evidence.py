@@ -1,4 +1,4 @@
-"""What a rule may look at: samples, steps and metrics of one host, as plain lists.
+"""The evidence that a rule looks at: samples, steps and metrics of one host, as plain lists.
 
 The live monitor has no numpy, so rules use the standard library alone. `window.py` makes an Evidence of what the
 monitor has just measured, `files.py` of what it left on the disk. NaN: not measured at that time.
@@ -17,7 +17,7 @@ BUSIEST = "cpu/busiest/"
 
 
 class MachineFacts(Record, frozen=True, kw_only=True):
-    """What the host has. `cores`: those that the job may use. `gpus`: their names. None: not known."""
+    """The hardware of the host. `cores`: those that the job may use. `gpus`: their names. None: not known."""
 
     cores: int | None = None
     gpus: tuple[str, ...] = ()

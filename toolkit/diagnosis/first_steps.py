@@ -1,4 +1,4 @@
-"""Whether the wait for data is in few steps at regular distances: the first ones of the epochs."""
+"""Detects waits for data in few steps at regular distances: the first ones of the epochs."""
 
 from collections.abc import Sequence
 from itertools import pairwise

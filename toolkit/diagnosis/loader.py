@@ -35,7 +35,7 @@ class DataWait(RuleParameters, frozen=True, kw_only=True):
 
 
 class Wait(Record, frozen=True, kw_only=True):
-    """How long a rank's steps waited for data."""
+    """The time for which a rank's steps waited for data."""
 
     rank: int | None  # None: of no rank.
     share: float  # Percent of the steps' time.

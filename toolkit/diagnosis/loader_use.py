@@ -1,4 +1,4 @@
-"""What the workers of the data loader do while the steps wait for them, and what to change."""
+"""Explains what the workers of the data loader do while the steps wait for them, and what to change."""
 
 from bisect import bisect_left, bisect_right
 from math import isfinite, nan
@@ -30,7 +30,7 @@ MORE_WORKERS_HELP = ("busy", "waiting")
 
 
 class LoaderUse(Record, frozen=True, kw_only=True):
-    """What ran from one step to another. NaN: not measured. Percentages of one core, unless they say else."""
+    """The processes that ran from one step to another. NaN: not measured. Percentages are of one core unless noted."""
 
     cores: int  # The number of cores, 0 if not known.
     workers: float  # The most loader workers at one time, of all ranks.

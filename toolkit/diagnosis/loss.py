@@ -16,8 +16,15 @@ from toolkit.series.finding import Finding
 
 LOSS = ("loss", "train_loss", "training_loss", "train:loss", "train/loss", "total_loss")
 VALIDATION = (
-    *("val_loss", "validation_loss", "valid_loss", "eval_loss", "test_loss"),
-    *("validation:loss", "val:loss", "eval/loss", "val/loss"),
+    "val_loss",
+    "validation_loss",
+    "valid_loss",
+    "eval_loss",
+    "test_loss",
+    "validation:loss",
+    "val:loss",
+    "eval/loss",
+    "val/loss",
 )
 # How many windows in a row must not decrease: the mean of one varies.
 WINDOWS = 2

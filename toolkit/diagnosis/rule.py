@@ -1,4 +1,4 @@
-"""What a rule is: a name, typed parameters with defaults, and a function that looks at evidence."""
+"""The parts of a rule: a name, typed parameters with defaults, and a function that looks at evidence."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ SCAN_INTERVAL_US = 60_000_000
 
 
 class RuleParameters(Record, frozen=True, kw_only=True):
-    """What every rule takes. `scan_interval_us`: the least time between two looks at a running job."""
+    """The parameters of every rule. `scan_interval_us`: the least time between two looks at a running job."""
 
     scan_interval_us: Positive = SCAN_INTERVAL_US
 

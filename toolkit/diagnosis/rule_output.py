@@ -1,4 +1,4 @@
-"""What the Debugger's ProfilerReport leaves in rule-output: a JSON document for each of its rules. Pure.
+"""Makes what the Debugger's ProfilerReport leaves in rule-output: a JSON document for each of its rules. Pure.
 
 The keys are those of smdebug's rules (RuleTriggered, Violations, Datapoints, RuleParameters, Details), as its open
 example of a rule fills them (LowGPUUtilization, 2021). `Details` is by host; there, our findings have their text and

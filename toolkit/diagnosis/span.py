@@ -1,4 +1,4 @@
-"""Which part of the samples a rule judges, and whether there are enough of them."""
+"""Chooses the part of the samples that a rule judges, if there are enough of them."""
 
 from bisect import bisect_left, bisect_right
 

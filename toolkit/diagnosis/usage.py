@@ -1,4 +1,4 @@
-"""What was used, without a judgement: OverallSystemUsage (columns), OverallFrameworkMetrics (phases of the steps)."""
+"""Reports use without judgement: OverallSystemUsage (columns), OverallFrameworkMetrics (phases of the steps)."""
 
 from collections.abc import Iterator
 from typing import Any

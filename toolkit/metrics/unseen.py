@@ -24,7 +24,7 @@ _DIGIT = lazy(rb"[0-9]")
 
 
 class Unseen:
-    """What each of a run's definitions still misses."""
+    """The words that each of a run's definitions still misses."""
 
     def __init__(self, definitions: Sequence[Definition]) -> None:
         self._definitions = definitions

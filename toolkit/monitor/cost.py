@@ -1,4 +1,4 @@
-"""What the monitor costs, and the interval that it can afford. Pure: CPU times are arguments."""
+"""Measures what the monitor costs, and chooses the interval that it can afford. Pure: CPU times are arguments."""
 
 # A sample may cost this part of a core with 500 ms between two: by its own code, and with the kernel's part, which is
 # to make the text of the files. Whoever asks for a shorter interval asks for more samples, not for dearer ones.

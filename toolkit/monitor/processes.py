@@ -10,7 +10,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat says of a process."""
+    """The content of /proc/PID/stat."""
 
     name: bytes  # Of its program.
     state: bytes  # A letter; "Z": it has ended.

@@ -1,4 +1,4 @@
-"""What each source of samples offers: its columns, and their values now."""
+"""The interface of a source of samples: its columns, and their values now."""
 
 from typing import Protocol
 

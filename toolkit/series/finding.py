@@ -1,4 +1,4 @@
-"""What a diagnosis found: one JSON object a line in output/monitor/findings.jsonl."""
+"""The findings of a diagnosis: one JSON object a line in output/monitor/findings.jsonl."""
 
 from typing import Literal
 

@@ -12,7 +12,7 @@ NAME = "monitor.json"
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """What the host has. `cores`: those that the job may use. `gpus`: their names."""
+    """The hardware of the host. `cores`: those that the job may use. `gpus`: their names."""
 
     cores: int | None = None
     gpus: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Measured(Record, frozen=True, kw_only=True):
 
 
 class OwnCost(Record, frozen=True, kw_only=True):
-    """What the monitor itself took since its start."""
+    """The resources that the monitor itself used since its start."""
 
     samples: int = 0  # The number of samples.
     own_cpu_s: float = 0.0  # CPU time in user mode.

@@ -36,7 +36,7 @@ class Series(NamedTuple):
 
 
 class Samples:
-    """What a folder of samples held when it was opened."""
+    """The samples that a folder held when it was opened."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments

@@ -70,7 +70,7 @@ class SampleWriter:
 
     @property
     def columns(self) -> tuple[SampleColumn, ...]:
-        """What `add` takes values of."""
+        """The columns whose values `add` takes."""
         return self._columns
 
     def use(self, columns: Sequence[SampleColumn]) -> None:

@@ -155,7 +155,7 @@ class ArrayTable:
 
 
 class Segment:
-    """What one writer wrote with one list of columns."""
+    """The rows that one writer wrote with one list of columns."""
 
     def __init__(self, columns: tuple[SampleColumn, ...]) -> None:
         self.columns = columns

@@ -27,7 +27,7 @@ MOST_REFUSED = 20
 
 
 class _State(Record, frozen=True, kw_only=True):
-    """What earlier looks did, by the text of each path: which files were uploaded, and why others were refused."""
+    """The results of earlier looks, by the text of each path: uploaded files, and the reasons for refused ones."""
 
     uploaded: dict[str, FileState] = {}
     refused: dict[str, str] = {}

@@ -191,7 +191,7 @@ def _above(path: str) -> list[str]:
 
 
 class _FolderState:
-    """What *folder* has before the restore."""
+    """The content of *folder* before the restore."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

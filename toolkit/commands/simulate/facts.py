@@ -1,4 +1,4 @@
-"""What is known of a job of `toolkit run`, running or not: the facts of SageMaker's DescribeTrainingJob."""
+"""Reads the facts of a job of `toolkit run`, running or not: those of SageMaker's DescribeTrainingJob."""
 
 from collections.abc import Iterator
 from pathlib import Path

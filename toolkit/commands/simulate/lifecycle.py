@@ -127,7 +127,7 @@ class Lifecycle:
 
 
 class JobEnd(Record, frozen=True, kw_only=True):
-    """How the job ended, in the platform's terms. `host`: the host that failed first."""
+    """The end of the job, in the platform's terms. `host`: the host that failed first."""
 
     status: Literal["Completed", "Failed", "Stopped"]
     secondary: Literal["Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"]

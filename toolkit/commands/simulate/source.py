@@ -25,8 +25,18 @@ from toolkit.train.source.files import kind_of
 # Folders that are never part of the code, and often large.
 LEFT_OUT = frozenset(
     {
-        *(".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints"),
-        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox"),
+        ".git",
+        ".hg",
+        ".svn",
+        "__pycache__",
+        ".venv",
+        "node_modules",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".tox",
+        ".nox",
     }
 )
 # A folder with one of these is a job's, or a virtual environment of any name.

@@ -1,4 +1,4 @@
-"""What each exporter offers, and what they share."""
+"""The interface of the exporters, and what they share."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

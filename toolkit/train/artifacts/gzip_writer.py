@@ -38,7 +38,7 @@ AHEAD = 2
 
 
 class Sink(Protocol):
-    """What takes the archive's bytes in order: an open file, or the writer of an object store. `write` takes all of
+    """Takes the archive's bytes in order: an open file, or the writer of an object store. `write` takes all of
     them, or raises OSError."""
 
     def write(self, block: bytes, /) -> object: ...

@@ -26,9 +26,9 @@ NAME_CHARACTERS, OWNER_CHARACTERS, LARGEST_ID, LARGEST = 99, 32, 8**7 - 1, 8**11
 
 
 class Packed(Record, frozen=True, kw_only=True):
-    """What became of an archive. `faults`: a sentence for each of the first `MOST_FAULTS` entries that are not in it as
-    they were in their folder; `more_faults`: how many more there were. `lost`: the names that several hosts have with
-    different content, by (owner, other host)."""
+    """The result of packing an archive. `faults`: a sentence for each of the first `MOST_FAULTS` entries that are not
+    in it as they were in their folder; `more_faults`: how many more there were. `lost`: the names that several hosts
+    have with different content, by (owner, other host)."""
 
     size_bytes: int
     faults: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from toolkit.rank.dataparallel.reduce import reducer
 
 torch.set_num_threads(1)
 # Measure both ways, but ignore which is faster: on a busy machine that is random, and not tested here.
-reducer.threshold = lambda measured, margin: reducer.FIRST_BYTES if len(measured) > 1 else None
+reducer.choose_threshold = lambda measured, margin: reducer.FIRST_BYTES if len(measured) > 1 else None
 factory = backend.register()
 dist.init_process_group("smddp", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 rank, size = dist.get_rank(), dist.get_world_size()

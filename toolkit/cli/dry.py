@@ -33,9 +33,7 @@ def dry_run(job_file: JobFile, environ: Mapping[str, str], log: Log) -> int:
     with TemporaryDirectory(prefix="toolkit-dry-run-") as folder:
         # Prepare the host in a temporary folder, with channels linked and not copied: they may be large.
         linked = tuple(
-            msgspec.structs.replace(channel, mode="FastFile")
-            for channel in job_file.spec.channels
-            if channel.mode != "Pipe"
+            msgspec.structs.replace(channel, mode="FastFile") for channel in job_file.channels if channel.mode != "Pipe"
         )
         simulated = msgspec.structs.replace(
             job_file,
@@ -55,7 +53,7 @@ def dry_run(job_file: JobFile, environ: Mapping[str, str], log: Log) -> int:
             lines(report, first.environ, lambda text: log.mask(text).replace(folder, str(job_file.run.job_dir)))
         )
     hosts = f"{len(job_file.hosts)} hosts" if len(job_file.hosts) > 1 else "1 host"
-    print(f"{job_file.spec.name}: {hosts}, in {job_file.run.job_dir}; host {first.setup.host}:\n\n{text}", flush=True)
+    print(f"{job_file.name}: {hosts}, in {job_file.run.job_dir}; host {first.setup.host}:\n\n{text}", flush=True)
     if job_file.run.backend == "docker":
         log.info(
             f"{job_file.run.image} was not inspected, so there is no plan: its Python, packages, launcher and GPUs may"

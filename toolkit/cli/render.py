@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         pull_secrets=tuple(arguments.pull_secret),
         service_account=arguments.service_account,
     )
-    named_values = (*job_file.spec.environment.items(), *job_file.spec.hyperparameters.items())
+    named_values = (*job_file.environment.items(), *job_file.hyperparameters.items())
     secret_names = [name for name, value in named_values if is_secret(name, value)]
     if secret_names and arguments.kind != "slurm":
         log.warning(

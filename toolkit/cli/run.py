@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
     environ = dict(os.environ)
     job_file = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
-    log.hide({**environ, **job_file.spec.environment})
+    log.hide({**environ, **job_file.environment})
     if arguments.quiet:
         log.level = 30
     _say_notes(job_file, arguments, environ, log)
@@ -112,9 +112,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         forked = in_background()
         if not isinstance(forked, Background):
             if forked is None:
-                _show(
-                    f"{job_file.spec.name}\n{_short(job_file.run.job_dir)}\n" + (f"{watch.address}\n" if watch else "")
-                )
+                _show(f"{job_file.name}\n{_short(job_file.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
             return forked or 0
         background = forked
     look: DisplayStyle = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
@@ -155,7 +153,7 @@ def _say_notes(job_file: "JobFile", arguments: argparse.Namespace, environ: Mapp
     for text in exceeded(job_file, region_of(environ)):
         log.warning(text)
     count = len(job_file.hosts)
-    if count > 1 and job_file.spec.strategy.name == "script" and not arguments.distribution:
+    if count > 1 and job_file.strategy.name == "script" and not arguments.distribution:
         log.info(
             f"no distribution is given: each of the {count} hosts runs the script by itself, and they do not know each"
             " other unless the script connects them (SM_HOSTS). To start one job over all: --distribution torchrun"

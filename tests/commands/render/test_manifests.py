@@ -234,8 +234,8 @@ def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path
     job = detect(environ).read(environ, settings.read(environ), machine, Log(), interpreter="/python")
 
     assert (job.spec.name, job.spec.entry, job.folders.code) == ("Digits-2026", "src/train.py", Path("/opt/ml/code"))
-    assert job.spec.hyperparameters == asked.spec.hyperparameters
-    assert job.spec.metric_definitions == asked.spec.metric_definitions
+    assert job.spec.hyperparameters == asked.hyperparameters
+    assert job.spec.metric_definitions == asked.metric_definitions
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 8)
     assert {channel.name: str(channel.folder) for channel in job.spec.channels} == {
         "train": "/opt/ml/input/data/train",

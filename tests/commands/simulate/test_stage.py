@@ -413,7 +413,7 @@ def test_a_channel_that_holds_the_jobs_own_folder_is_not_copied_into_itself(tmp_
     (asked.run.job_dir / "source" / "sourcedir.tar.gz").write_text("2")
     left_out: dict[str, str] = {}
 
-    files = stage.channel_files(asked.spec.channels[0], left_out, asked.run.job_dir)
+    files = stage.channel_files(asked.channels[0], left_out, asked.run.job_dir)
 
     job_dir = asked.run.job_dir.relative_to(tmp_path).as_posix()
     assert [name for name, _ in files if name.startswith(job_dir)] == []
@@ -457,9 +457,9 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
     hosts = staged(asked)
 
-    files = stage.channel_files(asked.spec.channels[0], {})
+    files = stage.channel_files(asked.channels[0], {})
     shares = [
-        [name for name, _ in stage.host_share(asked, asked.spec.channels[0], host.setup.host, files)] for host in hosts
+        [name for name, _ in stage.host_share(asked, asked.channels[0], host.setup.host, files)] for host in hosts
     ]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":

@@ -81,7 +81,7 @@ def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
     ],
 )
 def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
-    assert of("train.py", "--hyperparameter", f"k={text}").spec.hyperparameters == {"k": value}
+    assert of("train.py", "--hyperparameter", f"k={text}").hyperparameters == {"k": value}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
 def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: ChannelMode, sharded: bool) -> None:
     made = of("train.py", "--channel", f"train={text}")
 
-    assert made.spec.channels == (Channel(name="train", folder=Path(path), mode=mode, sharded=sharded),)
+    assert made.channels == (Channel(name="train", folder=Path(path), mode=mode, sharded=sharded),)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: Cha
 def test_a_channel_may_be_a_folder_that_all_hosts_share(text: str, access: Literal["ro", "rw"]) -> None:
     made = of("train.py", "--channel", f"train={text}")
 
-    assert made.spec.channels == (Channel(name="train", folder=Path("/mnt/fsx"), file_system=access),)
+    assert made.channels == (Channel(name="train", folder=Path("/mnt/fsx"), file_system=access),)
 
 
 @pytest.mark.parametrize(
@@ -276,13 +276,13 @@ def test_dates_and_times_of_toml_are_text_as_in_yaml(tmp_path: Path) -> None:
 
     made = of(str(tmp_path / "job.toml"))
 
-    assert made.spec.hyperparameters == {
+    assert made.hyperparameters == {
         "h": "12e4567",
         "d": "1979-05-27",
         "t": "07:32:00",
         "l": [{"x": "1979-05-27T07:32:00+00:00"}],
     }
-    assert json.dumps(made.spec.hyperparameters)
+    assert json.dumps(made.hyperparameters)
 
 
 @TOML
@@ -292,14 +292,14 @@ def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Pa
     folder = job_file.parent
     assert (made.script, made.source) == (folder / "train.py", folder)
     assert made.run.job_dir == Path("/job/jobs/digits")
-    assert made.spec.strategy == Strategy(name="torch_distributed")
-    assert made.spec.hyperparameters == {"epochs": 5, "optimizer": "5"}
-    assert made.spec.channels == (
+    assert made.strategy == Strategy(name="torch_distributed")
+    assert made.hyperparameters == {"epochs": 5, "optimizer": "5"}
+    assert made.channels == (
         Channel(name="train", folder=folder.parent / "data", mode="Pipe"),
         Channel(name="test", folder=folder / "held", mode="FastFile", sharded=True),
         Channel(name="shared", folder=Path("/mnt/fsx"), file_system="rw"),
     )
-    assert made.spec.environment == {"DEBUG": "true", "LEVEL": "3"}
+    assert made.environment == {"DEBUG": "true", "LEVEL": "3"}
     assert (made.run.stop_after_s, made.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
     assert [(each.after_s, each.wait_s) for each in made.run.interrupts] == [(10.0, 0.0), (20.0, 0.0), (30.0, 5.0)]
     assert made.run.max_wait_s == 90.0
@@ -312,7 +312,7 @@ def test_arguments_beside_a_job_file_win_and_add(job_file: Path) -> None:
     )
 
     assert len(made.hosts) == 3
-    assert made.spec.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
+    assert made.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
     assert made.run.job_dir == Path("/job/J")
 
 
@@ -352,8 +352,8 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
     made = of(str(tmp_path / f"job{suffix}"))
 
     assert (made.script, made.hosts) == (tmp_path / "train.py", ("algo-1", "algo-2"))
-    assert made.spec.strategy == Strategy(name="torch_distributed")
-    assert made.spec.hyperparameters == {
+    assert made.strategy == Strategy(name="torch_distributed")
+    assert made.hyperparameters == {
         "lr": 0.0003,
         "warmup": "1_000",
         "mode": "on",
@@ -364,7 +364,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         "least": -math.inf,
         "layers": [1, 0.5, 1500.0],
     }
-    assert made.spec.metric_definitions == (("loss", "loss=([0-9.]+)"),)
+    assert made.metric_definitions == (("loss", "loss=([0-9.]+)"),)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     x = {"x": 1}
 
-    assert of(str(tmp_path / "job.yaml")).spec.hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
+    assert of(str(tmp_path / "job.yaml")).hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_of_several_distributions_the_first_is_used_and_the_others_are_kept_for_
 
     asked = of("t.py", "--distribution", json.dumps(several))
 
-    assert (asked.spec.strategy.name, asked.spec.strategy.ignored) == ("mpi", ("torch_distributed",))
+    assert (asked.strategy.name, asked.strategy.ignored) == ("mpi", ("torch_distributed",))
     flags = {name for name, value in distribution_flags(asked).items() if name.endswith("_enabled") and value}
     assert flags == {"sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"}
 
@@ -447,7 +447,7 @@ def test_of_several_distributions_the_first_is_used_and_the_others_are_kept_for_
     ],
 )
 def test_a_distribution_may_be_the_sdks_dictionary_as_python_writes_it(text: str) -> None:
-    assert of("t.py", "--distribution", text).spec.strategy.name == "torch_distributed"
+    assert of("t.py", "--distribution", text).strategy.name == "torch_distributed"
 
 
 @pytest.mark.parametrize(
@@ -476,13 +476,13 @@ def test_distributions_have_the_names_that_torch_gives_them() -> None:
         ("ddp", "pytorchddp"),
         ("Torch-Distributed", "torch_distributed"),
     ):
-        assert of("t.py", "--distribution", alias).spec.strategy.name == name
+        assert of("t.py", "--distribution", alias).strategy.name == name
 
 
 def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"script": "train.py", "distribution": {"mpi": {"enabled": true}}}')
 
-    assert of(str(tmp_path / "job.json")).spec.strategy.name == "mpi"
+    assert of(str(tmp_path / "job.json")).strategy.name == "mpi"
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_job_says_whether_it_wants_the_monitor(
     file = tmp_path / "job.toml"
     file.write_text(f'script = "train.py"\n{keys}')
 
-    assert of(str(file), *argv).spec.monitor is wanted
+    assert of(str(file), *argv).monitor is wanted
 
 
 def test_a_job_that_wants_the_monitor_and_disables_it_is_wrong(tmp_path: Path) -> None:

@@ -85,21 +85,21 @@ def document(job_file: JobFile) -> dict[str, Any]:
         ContractError: it asks for what only `toolkit run` and SageMaker support, or for a number that JSON has not.
     """
     check(job_file)
-    for name, value in job_file.spec.hyperparameters.items():
+    for name, value in job_file.hyperparameters.items():
         _check_finite(name, value)
     options: dict[str, Any] = {
-        "name": job_file.spec.name,
+        "name": job_file.name,
         "script": f"{CODE}/{job_file.entry}",
         "source": CODE,
-        "processes-per-host": job_file.spec.processes_per_host,
-        "distribution": dictionary(job_file.spec.strategy, job_file.distribution_groups),
-        "hyperparameter": job_file.spec.hyperparameters,
-        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in job_file.spec.channels},
-        "metric": dict(job_file.spec.metric_definitions),
-        "env": job_file.spec.environment,
-        "rules": f"{CODE}/{job_file.rules_in_source}" if job_file.spec.rules else None,
-        "monitor": job_file.spec.monitor,
-        "profiler-rules": job_file.spec.profiler_rules,
+        "processes-per-host": job_file.processes_per_host,
+        "distribution": dictionary(job_file.strategy, job_file.distribution_groups),
+        "hyperparameter": job_file.hyperparameters,
+        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in job_file.channels},
+        "metric": dict(job_file.metric_definitions),
+        "env": job_file.environment,
+        "rules": f"{CODE}/{job_file.rules_in_source}" if job_file.rules else None,
+        "monitor": job_file.monitor,
+        "profiler-rules": job_file.profiler_rules,
     }
     if len(job_file.groups) > 1:
         options["instance-groups"] = [
@@ -120,7 +120,7 @@ def _check_finite(name: str, value: Any) -> None:
 def check(job_file: JobFile) -> None:
     """Raise ContractError if *job_file* needs what no orchestrator supports: Pipe mode, sharded channels, requirements
     or rules outside of the source."""
-    for channel in job_file.spec.channels:
+    for channel in job_file.channels:
         if channel.mode == "Pipe" or channel.sharded:
             unsupported = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
             message = f"expected a folder that every host sees whole, found {unsupported}, which only SageMaker gives"
@@ -129,8 +129,8 @@ def check(job_file: JobFile) -> None:
     if job_file.requirements is not None and job_file.requirements != installed:
         message = f"requirements: expected {installed}, which is installed before the script starts"
         raise ContractError(f"{message}, found {job_file.requirements}", where="job file")
-    if job_file.spec.rules is not None and not job_file.spec.rules.is_relative_to(job_file.source):
-        message = f"rules: expected a file in the source folder {job_file.source}, found {job_file.spec.rules}"
+    if job_file.rules is not None and not job_file.rules.is_relative_to(job_file.source):
+        message = f"rules: expected a file in the source folder {job_file.source}, found {job_file.rules}"
         raise ContractError(message, where="job file")
 
 
@@ -138,7 +138,7 @@ def channel_keys(job_file: JobFile) -> dict[str, str]:
     """Return how `claims` names each channel of *job_file*."""
     return {
         channel.name: f"channel.{channel.name}" * (channel.name in PLACES) or channel.name
-        for channel in job_file.spec.channels
+        for channel in job_file.channels
     }
 
 
@@ -154,8 +154,8 @@ def checked_claims(job_file: JobFile, choices: Choices) -> dict[str, tuple[str, 
         if name not in claimable:
             raise ContractError(f"expected one of {', '.join(claimable)}, found {name!r}", where="--claim")
     # `train` fetches a channel that is in storage, unless a claim holds it.
-    needed = [keys[channel.name] for channel in job_file.spec.channels if not channel.uri] + ["checkpoints"] * (
-        job_file.spec.checkpoints is not None
+    needed = [keys[channel.name] for channel in job_file.channels if not channel.uri] + ["checkpoints"] * (
+        job_file.checkpoints is not None
     )
     for name in needed:
         if name not in choices.claims:

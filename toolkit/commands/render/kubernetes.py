@@ -113,7 +113,7 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
 def _name(job_file: JobFile, choices: Choices) -> str:
     """Return the job's name, with the run's suffix, as a DNS label that leaves room for suffixes of pods."""
     suffix = f"-{choices.suffix}" if choices.suffix else ""
-    name = re.sub("[^a-z0-9]+", "-", job_file.spec.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", job_file.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
     return (name if name[0].isalpha() else f"job-{name}") + suffix
 
 
@@ -276,7 +276,7 @@ def _volumes(
     ]
     claims = checked_claims(job_file, choices)
     places = {**{key: f"{DATA}/{channel}" for channel, key in channel_keys(job_file).items()}, **PLACES}
-    shared = {channel_keys(job_file)[channel.name] for channel in job_file.spec.channels if channel.file_system == "rw"}
+    shared = {channel_keys(job_file)[channel.name] for channel in job_file.channels if channel.file_system == "rw"}
     # A volume's name takes less than that of a claim: no dots, and 63 characters.
     volume_of = {
         claim: f"claim-{number}" for number, claim in enumerate(sorted({claim for claim, _ in claims.values()}))

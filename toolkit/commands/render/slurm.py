@@ -69,8 +69,8 @@ def _mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
         ContractError: a path contains what separates mounts.
     """
     folders = [path.parent, results, job_file.source]
-    folders += [channel.folder for channel in job_file.spec.channels if not channel.uri]
-    folders += [job_file.spec.checkpoints] if job_file.spec.checkpoints is not None else []
+    folders += [channel.folder for channel in job_file.channels if not channel.uri]
+    folders += [job_file.checkpoints] if job_file.checkpoints is not None else []
     for folder in folders:
         if {":", ","} & set(str(folder)):
             message = f"expected a path without ':' and ',', which separate a container's mounts, found {folder}"
@@ -81,10 +81,10 @@ def _mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
 
 def _options(job_file: JobFile, choices: Choices) -> list[str]:
     options = [
-        f"job-name={job_file.spec.name}",
+        f"job-name={job_file.name}",
         f"nodes={len(job_file.hosts)}",
         "ntasks-per-node=1",
-        f"output={job_file.spec.name}-%j.log",
+        f"output={job_file.name}-%j.log",
         "open-mode=append",
         "requeue",
     ]

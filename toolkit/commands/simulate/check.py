@@ -33,11 +33,11 @@ def check(job_file: JobFile) -> None:
         message = f"expected a requirements file, found {kind_of(job_file.requirements)}"
         raise UserError(message, where=str(job_file.requirements))
     _check_rules(job_file)
-    if job_file.spec.profiler_rules is not None:
+    if job_file.profiler_rules is not None:
         from toolkit.diagnosis import configuration
 
-        configuration.read(job_file.spec.profiler_rules, "job file: $.profiler-rules")
-    checkpoints = job_file.spec.checkpoints
+        configuration.read(job_file.profiler_rules, "job file: $.profiler-rules")
+    checkpoints = job_file.checkpoints
     if checkpoints is not None and (
         checkpoints.resolve() == job_file.run.job_dir.resolve() or _is_replaced(checkpoints, job_file.run.job_dir)
     ):
@@ -45,7 +45,7 @@ def check(job_file: JobFile) -> None:
         raise UserError(
             message, where=str(checkpoints), hint="Copy it to a folder beside the job's own, and give that."
         )
-    for channel in job_file.spec.channels:
+    for channel in job_file.channels:
         if channel.uri:
             parse(channel.uri, f"channel {channel.name}")
         elif kind_of(channel.folder) not in ("a file", "a folder"):
@@ -100,8 +100,8 @@ def _of_mode(path: Path) -> str:
 
 
 def _check_processes(job_file: JobFile) -> None:
-    count = job_file.spec.processes_per_host or 1
-    if count > 1 and STRATEGIES[job_file.spec.strategy.name].one_per_host:
+    count = job_file.processes_per_host or 1
+    if count > 1 and STRATEGIES[job_file.strategy.name].one_per_host:
         message = f"--processes-per-host {count} has no effect: the distribution starts one process on each host"
         hint = "Add --distribution torchrun (or ddp, mpi, smddp, ...), or leave it out."
         raise UserError(message, where=WHERE, hint=hint)
@@ -127,16 +127,16 @@ def _check_script(script: Path, source: Path) -> None:
 
 
 def _check_rules(job_file: JobFile) -> None:
-    if job_file.spec.rules is None:
+    if job_file.rules is None:
         return
     try:
-        document.read(files.read(job_file.spec.rules), str(job_file.spec.rules))
+        document.read(files.read(job_file.rules), str(job_file.rules))
     except OSError as error:
-        found = kind_of(job_file.spec.rules)
+        found = kind_of(job_file.rules)
         found = f"one that cannot be read ({error.strerror})" if found == "a file" else found
         kind = PlatformError if may_pass(error) else UserError
-        raise kind(f"expected a document of log rules, found {found}", where=str(job_file.spec.rules)) from None
+        raise kind(f"expected a document of log rules, found {found}", where=str(job_file.rules)) from None
     target = job_file.source / job_file.rules_in_source
-    if target != job_file.spec.rules and folders.exists(target):
+    if target != job_file.rules and folders.exists(target):
         message = f"expected a name that the source folder does not have, found another {target.name} in it"
-        raise UserError(message, where=str(job_file.spec.rules), hint="Name that one, or give this one another name.")
+        raise UserError(message, where=str(job_file.rules), hint="Name that one, or give this one another name.")

@@ -25,7 +25,7 @@ KILL_S = 10.0
 
 def name_of(job_file: JobFile, host: str) -> str:
     """Return the name of *host*'s container."""
-    return f"{job_file.spec.name}-{host}"
+    return f"{job_file.name}-{host}"
 
 
 def argv(
@@ -68,7 +68,7 @@ def container_user() -> str:
 
 def network_of(job_file: JobFile) -> str:
     """Return the name of the job's own network."""
-    return f"toolkit-{job_file.spec.name}"
+    return f"toolkit-{job_file.name}"
 
 
 def gpus_for(host: int, hosts: int, count: int) -> str:
@@ -107,7 +107,7 @@ class Engine:
         name = network_of(self._job_file)
         if self._run("network", "ls", "--quiet", "--filter", f"name=^{name}$"):
             raise PlatformError(
-                f"expected no other job named {self._job_file.spec.name} on this engine, found its network {name}",
+                f"expected no other job named {self._job_file.name} on this engine, found its network {name}",
                 where="toolkit run",
                 hint="Give this job another --name; or, if that job has ended, remove what it left:"
                 f" docker ps --filter network={name}, docker network rm {name}.",

@@ -59,13 +59,11 @@ def documents(job_file: JobFile, setup: HostSetup, region: str) -> dict[str, Any
         "hyperparameters.json": writing.hyperparameters(job_file, setup.submitted, region),
         "inputdataconfig.json": writing.inputs(job_file),
         "resourceconfig.json": resources(job_file, setup.host),
-        "metric-definition-regex.json": [
-            {"Name": name, "Regex": regex} for name, regex in job_file.spec.metric_definitions
-        ],
+        "metric-definition-regex.json": [{"Name": name, "Regex": regex} for name, regex in job_file.metric_definitions],
     }
-    if job_file.spec.checkpoints:
+    if job_file.checkpoints:
         local = str(setup.inside / "checkpoints")
-        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": job_file.spec.checkpoints.as_uri()}
+        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": job_file.checkpoints.as_uri()}
     return files
 
 
@@ -79,24 +77,22 @@ def environment(job_file: JobFile, setup: HostSetup, user_environ: Mapping[str, 
     inherited = (
         {} if setup.contained else {name: value for name, value in user_environ.items() if not _is_foreign(name)}
     )
-    ranks = len(job_file.hosts) * (job_file.spec.processes_per_host or 1)
+    ranks = len(job_file.hosts) * (job_file.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in inherited:
         inherited["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
     if "TOOLKIT_LOG_PROGRESS" in user_environ:  # How the console of `toolkit run` shows progress bars.
         inherited["TOOLKIT_LOG_PROGRESS"] = user_environ["TOOLKIT_LOG_PROGRESS"]
-    inherited["TOOLKIT_MONITOR"] = user_environ.get("TOOLKIT_MONITOR") or (
-        "off" if job_file.spec.monitor is False else "on"
-    )
+    inherited["TOOLKIT_MONITOR"] = user_environ.get("TOOLKIT_MONITOR") or ("off" if job_file.monitor is False else "on")
     inherited.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
-    if job_file.spec.processes_per_host:
-        inherited["TOOLKIT_PROCESSES_PER_HOST"] = str(job_file.spec.processes_per_host)
-    if job_file.spec.rules is not None:
+    if job_file.processes_per_host:
+        inherited["TOOLKIT_PROCESSES_PER_HOST"] = str(job_file.processes_per_host)
+    if job_file.rules is not None:
         inherited["TOOLKIT_RULES"] = job_file.rules_in_source
-    if job_file.spec.profiler_rules is not None:
-        inherited["TOOLKIT_PROFILER_RULES"] = json.dumps(job_file.spec.profiler_rules)
+    if job_file.profiler_rules is not None:
+        inherited["TOOLKIT_PROFILER_RULES"] = json.dumps(job_file.profiler_rules)
     platform = {
-        "TRAINING_JOB_NAME": job_file.spec.name,
-        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{job_file.spec.name}",
+        "TRAINING_JOB_NAME": job_file.name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{job_file.name}",
         "AWS_REGION": region,
         "TOOLKIT_PROGRAM": job_file.entry,  # An image's own variable for it would win over the documents.
     }
@@ -105,7 +101,7 @@ def environment(job_file: JobFile, setup: HostSetup, user_environ: Mapping[str, 
         if len(job_file.hosts) > 1:  # One host's `train` finds a free port itself, just before the start.
             platform["MASTER_PORT"] = str(setup.port)
         platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in job_file.hosts)
-    return {**inherited, **platform, **job_file.spec.environment}
+    return {**inherited, **platform, **job_file.environment}
 
 
 def region_of(user_environ: Mapping[str, str]) -> str:

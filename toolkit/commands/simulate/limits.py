@@ -25,8 +25,8 @@ def exceeded(job_file: JobFile, region: str) -> tuple[str, ...]:
     texts = (
         *_counts(job_file, len(values)),
         *_hyperparameters(values),
-        *_variables(job_file.spec.environment),
-        *_metrics(job_file.spec.metric_definitions),
+        *_variables(job_file.environment),
+        *_metrics(job_file.metric_definitions),
     )
     return tuple(f"{text}: SageMaker's CreateTrainingJob refuses it" for text in texts)
 
@@ -34,9 +34,9 @@ def exceeded(job_file: JobFile, region: str) -> tuple[str, ...]:
 def _counts(job_file: JobFile, hyperparameters: int) -> Iterator[str]:
     counts = (
         (hyperparameters, HYPERPARAMETERS, "hyperparameters, SageMaker's own among them"),
-        (len(job_file.spec.channels), CHANNELS, "channels"),
-        (len(job_file.spec.metric_definitions), METRICS, "metric definitions"),
-        (len(job_file.spec.environment), VARIABLES, "variables of the environment"),
+        (len(job_file.channels), CHANNELS, "channels"),
+        (len(job_file.metric_definitions), METRICS, "metric definitions"),
+        (len(job_file.environment), VARIABLES, "variables of the environment"),
         (len(job_file.groups), GROUPS, "instance groups"),
     )
     for count, most, noun in counts:

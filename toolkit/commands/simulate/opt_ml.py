@@ -70,8 +70,8 @@ def _enter(base: Path, shared: Sequence[SharedFolder] = ()) -> tuple[str, ...]:
 
 def _reason_needed(job_file: JobFile) -> str:
     """Return why /opt/ml must not be covered: the job uses a file below the machine's own. "" if it may be covered."""
-    channels = (channel.folder for channel in job_file.spec.channels if not channel.uri)
-    needed = [job_file.run.job_dir, job_file.spec.checkpoints, *channels]
+    channels = (channel.folder for channel in job_file.channels if not channel.uri)
+    needed = [job_file.run.job_dir, job_file.checkpoints, *channels]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
     below = (path for path in needed if path is not None and path.resolve().is_relative_to(target))
@@ -93,7 +93,7 @@ def reason_refused(base: Path) -> str:
 def _mentions(job_file: JobFile) -> Iterator[tuple[str, str]]:
     """Yield (place, path) for each mention of /opt/ml in the source's files, the hyperparameters and the
     environment."""
-    values_by_kind = {"hyperparameter": job_file.spec.hyperparameters, "env": job_file.spec.environment}
+    values_by_kind = {"hyperparameter": job_file.hyperparameters, "env": job_file.environment}
     for kind, values in values_by_kind.items():
         for name, value in values.items():
             if isinstance(value, str) and value.startswith(f"{BASE}/"):

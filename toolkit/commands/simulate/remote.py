@@ -22,11 +22,9 @@ def fetch_channels(job_file: JobFile, user_environ: Mapping[str, str], log: Log,
         UserError: there is nothing at a URI, or obstore is missing.
         PlatformError: the storage cannot be reached, or the disk is full.
     """
-    if not any(channel.uri for channel in job_file.spec.channels):
+    if not any(channel.uri for channel in job_file.channels):
         return job_file
-    channels = tuple(
-        _fetch_channel(channel, job_file, user_environ, log, content) for channel in job_file.spec.channels
-    )
+    channels = tuple(_fetch_channel(channel, job_file, user_environ, log, content) for channel in job_file.channels)
     return msgspec.structs.replace(job_file, channels=channels)
 
 

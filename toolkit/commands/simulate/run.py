@@ -58,7 +58,7 @@ def simulate(
     """
     check.check(job_file)
     preflight.examine(job_file, user_environ)
-    checkpoints = () if job_file.spec.checkpoints is None else (job_file.spec.checkpoints,)
+    checkpoints = () if job_file.checkpoints is None else (job_file.checkpoints,)
     heirs = {
         folder: owners.heir(folder) for folder in (job_file.run.job_dir, *checkpoints)
     }  # Before any folder is made.
@@ -108,7 +108,7 @@ class _Job:
         self._last: Simulation | None = None
         spot = bool(job_file.run.interrupts) or job_file.run.max_wait_s is not None
         begun = moment(started_s)
-        self._begun = JobReport(name=job_file.spec.name, status="InProgress", start_time=begun, managed_spot=spot)
+        self._begun = JobReport(name=job_file.name, status="InProgress", start_time=begun, managed_spot=spot)
         self._write(self._begun)
         self._record(started_s)
 
@@ -143,7 +143,7 @@ class _Job:
         starts, run = self._starts, self._job_file.run
         due = next_interrupt(run, starts.trained_s)
         self._last = last = Simulation(
-            self._job_file.spec.name,
+            self._job_file.name,
             self._staged,
             next_start(self._job_file.hosts, run, trained_s=starts.trained_s, passed_s=starts.passed_s(starts.began_s)),
             self._log,
@@ -238,7 +238,7 @@ class _Job:
     def _record(self, started_s: float) -> None:
         """Enter the job into the catalogue; without it, `toolkit attach` and the others still take the job's folder."""
         folder = self._job_file.run.job_dir.absolute()
-        entry = catalogue.CatalogueEntry(name=self._job_file.spec.name, folder=folder, recorded_s=started_s)
+        entry = catalogue.CatalogueEntry(name=self._job_file.name, folder=folder, recorded_s=started_s)
         try:
             catalogue.record(self._user_environ, entry)
         except OSError as error:
@@ -253,7 +253,7 @@ class _Job:
         refused = _refused(staged, lifecycle, outcomes)
         if end.host in refused:  # The container did not start: a user's error, as a wrong image.
             end = replace(end, exit_code=UserError.exit_code)
-        gathered = collect.collect(job_file.run.job_dir, staged, self._log, checkpoints=job_file.spec.checkpoints)
+        gathered = collect.collect(job_file.run.job_dir, staged, self._log, checkpoints=job_file.checkpoints)
         last = gathered.last
         full = ""
         if self._reserve.is_disk_full() if end.status == "Failed" else gathered.is_disk_full:
@@ -274,10 +274,8 @@ class _Job:
             end_time=starts.moment(self._last.ended_s),
             training_seconds=training_s,
             billable_seconds=round(round(starts.trained_s, 3) * len(job_file.hosts), 3),
-            metrics={
-                name: json_value(last[name].value) for name, _ in job_file.spec.metric_definitions if name in last
-            },
-            misread=collect.misread(job_file.spec.metric_definitions),
+            metrics={name: json_value(last[name].value) for name, _ in job_file.metric_definitions if name in last},
+            misread=collect.misread(job_file.metric_definitions),
             artifacts=gathered.artifacts,
             notes=(*gathered.notes, *self._last.lost(), *starts.missed()),
         )

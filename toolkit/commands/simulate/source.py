@@ -110,8 +110,8 @@ def pack(job_file: JobFile, archive: Path, log: Log) -> dict[str, str]:
     size_report = _SizeReport(job_file.source, log)
     content = list_content(job_file, size_report.count)
     added = {} if job_file.requirements is None else {"requirements.txt": job_file.requirements}
-    if job_file.spec.rules is not None:
-        added[job_file.rules_in_source] = job_file.spec.rules
+    if job_file.rules is not None:
+        added[job_file.rules_in_source] = job_file.rules
     size_report.all_is_counted()
     archive.parent.mkdir(mode=0o700)  # It may hold private files of the person.
     # Not compressed: it never leaves this machine (400 MB take 0.6 s of CPU time, at level 1 9.5 s).
@@ -252,11 +252,7 @@ def _entries(job_file: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
         return name != job_file.entry and ignore.is_ignored(patterns, name, is_folder=is_folder)
 
     def is_code(entry: os.DirEntry[str]) -> bool:
-        if (
-            is_left_out(entry, is_folder=True)
-            or entry.name in LEFT_OUT
-            or Path(entry.path) == job_file.spec.checkpoints
-        ):
+        if is_left_out(entry, is_folder=True) or entry.name in LEFT_OUT or Path(entry.path) == job_file.checkpoints:
             return False
         try:
             is_entered = not any(folders.status(f"{entry.path}/{mark}") for mark in MARKS)
@@ -284,7 +280,7 @@ def _entries(job_file: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
 def _leads_to_code(entry: os.DirEntry[str], job_file: JobFile) -> bool:
     """True if the folder that the link *entry* leads to is no job's, no environment and no checkpoints."""
     try:
-        return Path(entry.path) != job_file.spec.checkpoints and not any(
+        return Path(entry.path) != job_file.checkpoints and not any(
             folders.status(f"{entry.path}/{mark}") for mark in MARKS
         )
     except OSError:

@@ -62,7 +62,7 @@ class JobStarts:
 
     def interrupted(self, stopped_s: float, hosts: Mapping[str, HostReport]) -> None:
         """Note that the start that has ended was told to stop at *stopped_s*, and how its *hosts* ended."""
-        changed_s = newest_checkpoint(self._job_file.spec.checkpoints, since_s=self.began_s + self._ahead_s)
+        changed_s = newest_checkpoint(self._job_file.checkpoints, since_s=self.began_s + self._ahead_s)
         interruption = Interruption(
             time=self.moment(stopped_s),
             end_time=self.moment(self.ended_s),
@@ -90,7 +90,7 @@ class JobStarts:
             for folder_name in PLATFORM_FOLDERS:
                 remove(folder / "hosts" / host / folder_name)
         report = JobReport(
-            name=self._job_file.spec.name,
+            name=self._job_file.name,
             status="Stopped",
             secondary_status="Interrupted",
             exit_code=STOPPED,
@@ -132,8 +132,8 @@ class JobStarts:
 
 def outlives(job_file: JobFile, staged: Sequence[StagedHost]) -> bool:
     """True if the checkpoints of a start are there for the next one: in the person's folder, or in storage."""
-    environ = job_file.spec.environment if job_file.run.backend == "docker" else staged[0].environ
-    return job_file.spec.checkpoints is not None or bool(environ.get(CHECKPOINT_URI))
+    environ = job_file.environment if job_file.run.backend == "docker" else staged[0].environ
+    return job_file.checkpoints is not None or bool(environ.get(CHECKPOINT_URI))
 
 
 def newest_checkpoint(folder: Path | None, *, since_s: float) -> float | None:

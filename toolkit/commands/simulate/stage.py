@@ -126,7 +126,7 @@ def submit(job_file: JobFile, log: Log) -> Submitted:
     archive = job_file.run.job_dir / "source" / "sourcedir.tar.gz"
     try:
         _say_left_out("the source", job_file.source, pack(job_file, archive, log), log)
-        job_dir, channels = job_file.run.job_dir, job_file.spec.channels
+        job_dir, channels = job_file.run.job_dir, job_file.channels
         return {
             channel.name: [] if channel.file_system else _present_files(channel, job_dir, log) for channel in channels
         }
@@ -165,11 +165,11 @@ def stage_hosts(
     try:
         (job_file.run.job_dir / "logs").mkdir()
         (job_file.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
-        if job_file.spec.checkpoints:
-            job_file.spec.checkpoints.mkdir(parents=True, exist_ok=True)
+        if job_file.checkpoints:
+            job_file.checkpoints.mkdir(parents=True, exist_ok=True)
         staged = tuple(stage_host(job_file, setup, user_environ, content, log) for setup in places)
         hidden = Log()
-        hidden.hide({**user_environ, **job_file.spec.environment})
+        hidden.hide({**user_environ, **job_file.environment})
         for host in staged:
             secrets.write(host.setup.base.parents[1], hidden)
         return staged
@@ -191,13 +191,13 @@ def stage_host(
     data = setup.base / "input" / "data"
     data.mkdir()
     mounts = []
-    if job_file.spec.checkpoints and setup.contained:
+    if job_file.checkpoints and setup.contained:
         (setup.base / "checkpoints").mkdir()  # Else the engine makes the mount point, and it is root's.
-        mounts.append(f"{job_file.spec.checkpoints}:{setup.inside / 'checkpoints'}")
-    elif job_file.spec.checkpoints:
-        (setup.base / "checkpoints").symlink_to(job_file.spec.checkpoints, target_is_directory=True)
+        mounts.append(f"{job_file.checkpoints}:{setup.inside / 'checkpoints'}")
+    elif job_file.checkpoints:
+        (setup.base / "checkpoints").symlink_to(job_file.checkpoints, target_is_directory=True)
     feeds, shared = [], []
-    for channel in job_file.spec.channels:
+    for channel in job_file.channels:
         if channel.file_system:
             shared.append(_share_folder(channel, data / channel.name, setup, mounts))
             continue

@@ -105,10 +105,6 @@ class JobFile(Record, frozen=True, kw_only=True):
     run: LocalRun
 
     @property
-    def spec(self) -> "JobFile":
-        return self
-
-    @property
     def hosts(self) -> tuple[str, ...]:
         """All hosts in the order of the platform's document: by the alphabet (algo-10 before algo-2)."""
         return tuple(sorted(host for group in self.groups for host in group.hosts))

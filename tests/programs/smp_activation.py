@@ -33,10 +33,10 @@ class Layer(nn.Module):
 class Pair(Layer):
     """Takes and returns two tensors, as two arguments or as one tuple."""
 
-    def forward(self, *given: Any) -> Any:  # type: ignore[override]
-        CALLS.setdefault(self.part, []).append(f"{self.name}{len(given)}")
-        one, other = given[0] if isinstance(given[0], tuple) else given * (3 - len(given))
-        return torch.tanh(self.linear(one)), other + one
+    def forward(self, *inputs: Any) -> Any:  # type: ignore[override]
+        CALLS.setdefault(self.part, []).append(f"{self.name}{len(inputs)}")
+        first, other = inputs[0] if isinstance(inputs[0], tuple) else inputs * (3 - len(inputs))
+        return torch.tanh(self.linear(first)), other + first
 
 
 class Random(Layer):
@@ -61,12 +61,12 @@ def layers(
     part: str, names: str, first_of_1: str = "~", kind: Callable[[str, str], nn.Module] = Layer
 ) -> nn.Sequential:
     """A Sequential of layers, those from *first_of_1* on partition 1."""
-    made = []
+    sequence = []
     for name in names:
         with smp.partition(int(name >= first_of_1)):
-            made.append(kind(part, name))
+            sequence.append(kind(part, name))
     with smp.partition(0):
-        return nn.Sequential(*made)
+        return nn.Sequential(*sequence)
 
 
 class Model(nn.Module):
@@ -111,7 +111,7 @@ def evaluate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def refused(model: Model) -> list[str]:
-    said = []
+    messages = []
     for call in (
         lambda: smp.set_activation_checkpointing(functional.relu),
         lambda: smp.set_activation_checkpointing(model.group, strategy="group_0"),
@@ -121,10 +121,10 @@ def refused(model: Model) -> list[str]:
     ):
         try:
             call()
-            said.append("no error")
+            messages.append("no error")
         except RuntimeError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def chain() -> dict[str, str]:
@@ -139,17 +139,17 @@ def chain() -> dict[str, str]:
         CALLS.clear()
         model.zero_grad()
         train_step(model, x)
-    said = {part: "".join(names) for part, names in CALLS.items()}
+    reports = {part: "".join(names) for part, names in CALLS.items()}
     plain(x).pow(2).mean().backward()
-    wanted = dict(plain.named_parameters())
+    expected = dict(plain.named_parameters())
     for name, parameter in model.local_named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name].grad, rtol=1e-5, atol=1e-7)
-    return said
+        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-5, atol=1e-7)
+    return reports
 
 
 def offload() -> dict[str, list[str]]:
     """Steps of a model without checkpointed modules, and with one."""
-    said = []
+    messages = []
     for is_checkpointed in (False, True):
         smp.init()
         module = nn.Sequential(*(Layer("offload", name) for name in "ab"))
@@ -159,12 +159,12 @@ def offload() -> dict[str, list[str]]:
             smp.set_activation_checkpointing(module)
         try:
             train_step(model, torch.randn(4, 8))
-            said.append("no error")
+            messages.append("no error")
         except RuntimeError as error:
-            said.append(str(error))
+            messages.append(str(error))
         smp.barrier()
         smp.shutdown()
-    return {"offload": said}
+    return {"offload": messages}
 
 
 def main() -> None:
@@ -187,38 +187,38 @@ def main() -> None:
     smp.set_activation_checkpointing(module.packed, pack_args_as_tuple=True)
     smp.set_activation_checkpointing(module.kept)
     smp.set_activation_checkpointing(module.redrawn, preserve_rng_state=False)
-    said: dict[str, Any] = {"refused": refused(module)}
+    report: dict[str, Any] = {"refused": refused(module)}
     torch.manual_seed(5)
     x = torch.randn(4, 8)
     random = torch.get_rng_state()
     evaluate(model, x)
-    said["evaluated"] = {part: "".join(names) for part, names in CALLS.items()}
+    report["evaluated"] = {part: "".join(names) for part, names in CALLS.items()}
     CALLS.clear()
     MASKS.clear()
     torch.set_rng_state(random)
     train_step(model, x)
-    said["calls"] = {part: "".join(names) for part, names in CALLS.items()}
-    said["masks"] = {part: bool(torch.equal(*masks)) for part, masks in MASKS.items()}
+    report["calls"] = {part: "".join(names) for part, names in CALLS.items()}
+    report["masks"] = {part: bool(torch.equal(*masks)) for part, masks in MASKS.items()}
     module.is_wrong = True
     try:
         train_step(model, x)
     except RuntimeError as error:
-        said["refused"].append(str(error))
+        report["refused"].append(str(error))
     module.is_wrong = False
     torch.set_rng_state(random)
     plain(x).pow(2).mean().backward()
     compare(model, plain)
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 def compare(model: Any, plain: Model) -> None:
     """Gradients are those of one process; of `redrawn` not, since it drew other numbers in the recomputation."""
-    wanted = dict(plain.named_parameters())
+    expected = dict(plain.named_parameters())
     for name, parameter in model.local_named_parameters():
-        if wanted[name].grad is None:
+        if expected[name].grad is None:
             assert parameter.grad is None, name
             continue
-        error = float((parameter.grad - wanted[name].grad).norm() / wanted[name].grad.norm())
+        error = float((parameter.grad - expected[name].grad).norm() / expected[name].grad.norm())
         assert (error < 1e-6) != name.startswith("redrawn"), (name, error)
 
 

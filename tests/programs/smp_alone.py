@@ -78,10 +78,10 @@ def train(x):
     return loss
 
 
-found = []
+counts = []
 for _ in range(STEPS):
     inside.__init__()
     train(torch.randn(512, 64))
-    found.append([inside.most, inside.passed])
+    counts.append([inside.most, inside.passed])
 smp.barrier()
-print(json.dumps(found))
+print(json.dumps(counts))

@@ -140,15 +140,15 @@ def gradients(steps, counts, pipelines):
     for name, build in {"chain": lambda: chain(24), "nested": lambda: Nested(16)}.items():
         for pipeline in pipelines:
             for count in counts:
-                where = f"{name}-{pipeline}-{count}"
-                with run(build, where, microbatches=count, pipeline=pipeline) as ours:
-                    row = compared(ours, build, count, steps)
-                paths = sorted({each["path"] for each in recorded(where)})
+                folder_name = f"{name}-{pipeline}-{count}"
+                with run(build, folder_name, microbatches=count, pipeline=pipeline) as partitioned:
+                    row = compared(partitioned, build, count, steps)
+                paths = sorted({step["path"] for step in recorded(folder_name)})
                 yield {"model": name, "pipeline": pipeline, "microbatches": count, "paths": paths, **row}
 
 
-def compared(ours, build, count, steps):
-    train = stepper(ours, F.cross_entropy)
+def compared(partitioned, build, count, steps):
+    train = stepper(partitioned, F.cross_entropy)
     torch.manual_seed(5)
     theirs = build()
     names = dict(theirs.named_parameters())
@@ -156,20 +156,24 @@ def compared(ours, build, count, steps):
     errors = []
     for number in range(2 + steps):
         losses = [loss.item() for loss in train(ids, labels).outputs]
-        wanted = accumulated(theirs, ids, labels, count, F.cross_entropy)
-        for name, mine in ours.local_named_parameters():
+        expected = accumulated(theirs, ids, labels, count, F.cross_entropy)
+        for name, mine in partitioned.local_named_parameters():
             if number < 2:  # At equal weights. A chain's first step goes through the server, the second does not.
                 errors.append(((mine.grad - names[name].grad).norm() / names[name].grad.norm()).item())
         with torch.no_grad():
-            for parameter in (*ours.local_parameters(), *theirs.parameters()):
+            for parameter in (*partitioned.local_parameters(), *theirs.parameters()):
                 if number >= 2:
                     parameter -= 0.2 * parameter.grad
                 parameter.grad = None
     return {
         "gradients": max(errors),
-        "losses": max(abs(one / other - 1) for one, other in zip(losses, wanted)),
-        "bytes": sum(one.untyped_storage().nbytes() for one in ours.parameters() if one.device.type != "meta"),
-        "whole": sum(one.numel() * one.element_size() for one in theirs.parameters()),
+        "losses": max(abs(loss / other - 1) for loss, other in zip(losses, expected)),
+        "bytes": sum(
+            parameter.untyped_storage().nbytes()
+            for parameter in partitioned.parameters()
+            if parameter.device.type != "meta"
+        ),
+        "whole": sum(parameter.numel() * parameter.element_size() for parameter in theirs.parameters()),
     }
 
 
@@ -189,12 +193,12 @@ def bubble(pad_s, counts, pipelines, layouts):
     for path, modules in layouts:
         for pipeline in pipelines:
             for count in counts:
-                where = f"{path}-{modules}-{pipeline}-{count}"
+                folder_name = f"{path}-{modules}-{pipeline}-{count}"
                 build = lambda: Chain(*(Stage(8, pad_s / modules) for _ in range(SIZE * modules)))  # noqa: E731, B023
-                with run(build, where, path=path, microbatches=count, pipeline=pipeline) as model:
+                with run(build, folder_name, path=path, microbatches=count, pipeline=pipeline) as model:
                     train = stepper(model, F.mse_loss)
                     timed(lambda: train(x, y), 4)  # noqa: B023
-                steps = [extent(each["spans"]) for each in recorded(where) if each["path"] == path]
+                steps = [extent(step["spans"]) for step in recorded(folder_name) if step["path"] == path]
                 yield {"path": path, "modules": modules, "pipeline": pipeline, "microbatches": count, "steps": steps}
 
 
@@ -221,15 +225,15 @@ def memory(counts, paths):
         for pipeline in ("simple", "interleaved"):
             for count in counts:
                 for checkpointed in (False, True):
-                    where = f"{path}-{pipeline}-{count}-{checkpointed}"
+                    folder_name = f"{path}-{pipeline}-{count}-{checkpointed}"
                     build = lambda: Chain(*(Stage(width, layers=8) for _ in range(SIZE)))  # noqa: E731
                     x = torch.randn(rows * count, width)
                     options = {"path": path, "microbatches": count, "pipeline": pipeline}
-                    with run(build, where, checkpointed=checkpointed, **options) as model:
+                    with run(build, folder_name, checkpointed=checkpointed, **options) as model:
                         train = stepper(model, F.mse_loss)
                         for _ in range(4):
                             train(x, x)
-                    saved = max(each["peak_activation_bytes"] for each in recorded(where) if each["path"] == path)
+                    saved = max(step["peak_activation_bytes"] for step in recorded(folder_name) if step["path"] == path)
                     # The microbatches' inputs are views of the whole batch, which the caller keeps anyway.
                     if RANK == 0 or (RANK == SIZE - 1 and path == "chain"):
                         saved -= x.untyped_storage().nbytes()
@@ -242,11 +246,11 @@ def checkpointing(tries):
     build = lambda: Chain(*(Stage(512, layers=4) for _ in range(SIZE)))  # noqa: E731
     for number in range(3):
         for checkpointed in (False, True):
-            where = f"checkpointing-{number}-{checkpointed}"
-            with run(build, where, checkpointed=checkpointed, microbatches=4, pipeline="interleaved") as model:
+            folder_name = f"checkpointing-{number}-{checkpointed}"
+            with run(build, folder_name, checkpointed=checkpointed, microbatches=4, pipeline="interleaved") as model:
                 train = stepper(model, F.mse_loss)
                 times = timed(lambda: train(x, x), tries + 3)  # noqa: B023
-            saved = max(each["peak_activation_bytes"] for each in recorded(where) if each["path"] == "chain")
+            saved = max(step["peak_activation_bytes"] for step in recorded(folder_name) if step["path"] == "chain")
             yield {"checkpointed": checkpointed, "seconds": sorted(times[3:])[tries // 2], "saved": saved}
 
 
@@ -261,15 +265,15 @@ def turns(tries, counts, pipelines, paths, pads):
                 for count in counts:
                     x, y = torch.randn(2, 256, width)
                     build = lambda: Chain(*(Stage(width, pad_s, layers=4) for _ in range(SIZE)))  # noqa: E731
-                    where = f"turns-{pad_s}-{path}-{pipeline}-{count}"
-                    with run(build, where, path=path, microbatches=count, pipeline=pipeline) as model:
+                    folder_name = f"turns-{pad_s}-{path}-{pipeline}-{count}"
+                    with run(build, folder_name, path=path, microbatches=count, pipeline=pipeline) as model:
                         train = stepper(model, F.mse_loss)
                         stage = PipelineStage(build()[RANK], RANK, SIZE, torch.device("cpu"))
                         kind = ScheduleGPipe if pipeline == "simple" else Schedule1F1B
                         schedule = kind(stage, count, loss_fn=F.mse_loss)
-                        given = {} if RANK < SIZE - 1 else {"target": y}
+                        target = {} if RANK < SIZE - 1 else {"target": y}
                         first = (x,) if RANK == 0 else ()
-                        ways = {"ours": lambda: train(x, y), "theirs": lambda: schedule.step(*first, **given)}  # noqa: B023
+                        ways = {"ours": lambda: train(x, y), "theirs": lambda: schedule.step(*first, **target)}  # noqa: B023
                         times = {name: [] for name in ways}
                         for number in range(tries + 3):
                             for name in sorted(ways, reverse=number % 2 == 0):
@@ -287,14 +291,17 @@ def profile(rows):
         model = smp.DistributedModel(module, trace_execution_times=True, trace_memory_usage=True)
         train = stepper(model, F.cross_entropy)
         times = timed(lambda: train(ids, labels), 4)  # noqa: B023
-        found = model.decision
-        said = {"method": found.method, "profiled by": found.profiled_by, "reason": found.reason}
+        decision = model.decision
+        report = {"method": decision.method, "profiled by": decision.profiled_by, "reason": decision.reason}
         smp.barrier()
         smp.shutdown()
-        yield {"model": name, "modules": len(list(module.modules())), "seconds": min(times[1:]), **said}
+        yield {"model": name, "modules": len(list(module.modules())), "seconds": min(times[1:]), **report}
 
 
-PARTS = {each.__name__: each for each in (gradients, bubble, memory, checkpointing, turns, profile, backward_order)}
+PARTS = {
+    function.__name__: function
+    for function in (gradients, bubble, memory, checkpointing, turns, profile, backward_order)
+}
 
 torch.set_num_threads(1)
 for row in PARTS[sys.argv[1]](**json.loads(sys.argv[2])):

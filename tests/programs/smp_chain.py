@@ -129,24 +129,33 @@ def run(pipeline, microbatches):
     torch.manual_seed(6)
     their_ids, their_labels = torch.randint(0, WORDS, (BATCH,)), torch.randint(0, WORDS, (BATCH,))
     expected = build()
-    given = dict(expected.named_parameters())
+    expected_parameters = dict(expected.named_parameters())
     gradients, losses, evaluations = [], [], []
     for _ in range(STEPS):
         loss, rest = train(model, ids, labels)
-        wanted = alone(expected, their_ids, their_labels, microbatches)
+        expected_losses = alone(expected, their_ids, their_labels, microbatches)
         for name, parameter in model.local_named_parameters():
-            gradients.append(((parameter.grad - given[name].grad).norm() / given[name].grad.norm()).item())
-        losses += [abs(one.item() / its - 1) for one, its in zip(loss.outputs, wanted)]
+            gradients.append(
+                (
+                    (parameter.grad - expected_parameters[name].grad).norm() / expected_parameters[name].grad.norm()
+                ).item()
+            )
+        losses += [
+            abs(loss_output.item() / expected_loss - 1)
+            for loss_output, expected_loss in zip(loss.outputs, expected_losses)
+        ]
         assert rest["logits"].concat().shape == (BATCH, 2)
         assert rest["number"] == [3] * microbatches
         # The gradients stay: each step adds to them, as in a script that accumulates.
         with torch.no_grad():
-            ours = evaluate(ids, labels)
-            its = [
+            evaluated = evaluate(ids, labels)
+            expected_evaluations = [
                 loss_of(expected((some + 1) % WORDS), their).item()
                 for some, their in zip(their_ids.chunk(microbatches), their_labels.chunk(microbatches))
             ]
-            evaluations += [abs(one.item() / other - 1) for one, other in zip(ours.outputs, its)]
+            evaluations += [
+                abs(output.item() / other - 1) for output, other in zip(evaluated.outputs, expected_evaluations)
+            ]
             for parameter in (*model.local_parameters(), *expected.parameters()):
                 parameter -= 0.1 * parameter.grad
     with torch.no_grad():
@@ -191,7 +200,7 @@ def dropout(microbatches):
 def mistakes():
     """Steps of the chain that differ from the first one, and steps that fail on another rank."""
     model = begin("interleaved", 4)
-    said = []
+    messages = []
     kind = "first"
 
     @smp.step
@@ -209,11 +218,11 @@ def mistakes():
     for kind in ("first", "raises", "without backward", "twice", "first"):
         try:
             train(ids, ids)
-            said.append("")
+            messages.append("")
         except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
+            messages.append(f"{type(error).__name__}: {error}")
     end()
-    return said
+    return messages
 
 
 class Deadly(nn.Linear):

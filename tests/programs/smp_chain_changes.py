@@ -122,17 +122,17 @@ def changed(change):
             differences.append(abs(loss / plain(alone, value) - 1))
 
     steps(3)
-    ours = change(model.module)
-    kept = ours if change in (hook_for_all, hook_removed) else None
+    added = change(model.module)
+    hook = added if change in (hook_for_all, hook_removed) else None
     if change is not hook_for_all and change is not forward_of_class:
         theirs = change(alone)
     steps(3)
     if change is hook_removed:
-        ours()
+        added()
         theirs()
         steps(3)
-    elif kept:
-        kept()
+    elif hook:
+        hook()
     if change is forward_of_class:
         del Chain.forward
     end()
@@ -156,14 +156,14 @@ def by_arguments():
         return loss
 
     differences = []
-    for at in range(12):
-        number, word, factor = 1 + at % 3 // 2, ("once", "twice")[at % 2], 1 + at / 8
+    for step_index in range(12):
+        number, word, factor = 1 + step_index % 3 // 2, ("once", "twice")[step_index % 2], 1 + step_index / 8
         loss = train(value, number, word, factor).reduce_mean().item()
         with torch.no_grad():
             output = alone(value)
             output = alone(output) if number == 2 else output
-            wanted = output.square().sum().item() * factor * (2 if word == "twice" else 1) / MICROBATCHES
-        differences.append(abs(loss / wanted - 1))
+            expected = output.square().sum().item() * factor * (2 if word == "twice" else 1) / MICROBATCHES
+        differences.append(abs(loss / expected - 1))
     end()
     return max(differences)
 
@@ -227,19 +227,19 @@ def by_attributes(keeps):
         with torch.no_grad():
             output = alone(value).square().sum().item() / MICROBATCHES
         differences.append(abs(loss / (output + alone[0].size) - 1))
-        for each in (net, alone):
-            for parameter in each[0].parameters():
+        for module in (net, alone):
+            for parameter in module[0].parameters():
                 if parameter.device.type != "meta":
                     parameter.data.mul_(1.25)
-    why = get_runner().shortcut.reason
+    reason = get_runner().shortcut.reason
     end()
-    return max(differences), why
+    return max(differences), reason
 
 
 def unseen():
     """Changes that no argument shows: another mode of autograd inside the function, a change on one rank alone."""
     value = torch.linspace(-1, 1, BATCH * SIZE).reshape(BATCH, SIZE)
-    said = []
+    messages = []
     model = begin(build())
     is_cast = False
 
@@ -255,11 +255,11 @@ def unseen():
             model.module.register_forward_hook(larger)
         try:
             train(value)
-            said.append("")
+            messages.append("")
         except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
+            messages.append(f"{type(error).__name__}: {error}")
     end()
-    return said
+    return messages
 
 
 print(

@@ -57,10 +57,10 @@ for _ in range(3):
     train(samples[4 * smp.dp_rank() : 4 * smp.dp_rank() + 4])
     optimizer.step()
 
-held = {name: list(one.shape) for name, one in model.local_named_parameters()}
-found = model.state_dict()
-error = max((found[name] - one).abs().max().item() for name, one in plain.state_dict().items())
-said = {"held": held, "error": error, "kind": type(module.c_fc).__name__}
+held = {name: list(parameter.shape) for name, parameter in model.local_named_parameters()}
+state = model.state_dict()
+error = max((state[name] - value).abs().max().item() for name, value in plain.state_dict().items())
+report = {"held": held, "error": error, "kind": type(module.c_fc).__name__}
 smp.shutdown()
 
 
@@ -93,16 +93,16 @@ def language():
     mask[0, 6:] = 0
     for _ in range(2):
         ordinary.zero_grad()
-        halves = [plain(input_ids=ids[each], attention_mask=mask[each], labels=ids[each]).loss for each in HALVES]
+        halves = [plain(input_ids=ids[half], attention_mask=mask[half], labels=ids[half]).loss for half in HALVES]
         (sum(halves) / 2).backward()
         ordinary.step()
         optimizer.zero_grad()
         train(ids[HALVES[smp.tp_rank()]], mask[HALVES[smp.tp_rank()]])
         optimizer.step()
-    found = gpt2.translate_layer_state_dict_to_hf_gpt2_block(model.state_dict(), 8)
-    assert found.keys() == plain.state_dict().keys()
-    return max((found[name] - one).abs().max().item() for name, one in plain.state_dict().items())
+    translated = gpt2.translate_layer_state_dict_to_hf_gpt2_block(model.state_dict(), 8)
+    assert translated.keys() == plain.state_dict().keys()
+    return max((translated[name] - value).abs().max().item() for name, value in plain.state_dict().items())
 
 
 HALVES = (slice(0, 2), slice(2, 4))
-print(json.dumps({**said, "blocks": language()}))
+print(json.dumps({**report, "blocks": language()}))

@@ -51,8 +51,8 @@ class Block(nn.Module):
 
     def forward(self, x, *more):
         x = torch.tanh(self.linear(x)) * 1.5
-        for each in more:
-            x = x + each
+        for extra in more:
+            x = x + extra
         return Fails.apply(x) if self.fails else x
 
 
@@ -62,7 +62,7 @@ class Row(nn.Module):
         self.first = nn.Linear(width, width)
         self.blocks = nn.ModuleList(Block(width) for _ in RANK_OF)
 
-    def forward(self, x, how, seen):
+    def forward(self, x, how, norms):
         first = x = self.first(x)
         aside = torch.zeros(())
         for number, block in enumerate(self.blocks):
@@ -76,16 +76,16 @@ class Row(nn.Module):
                 x = block(x)
             if number == 1:
                 if how == "hook":
-                    x.register_hook(lambda gradient: seen.append(gradient.norm().item()))
+                    x.register_hook(lambda gradient: norms.append(gradient.norm().item()))
                 elif how == "changing hook":
                     x.register_hook(lambda gradient: gradient * 3)
                 elif how == "hook on the node":
-                    x.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0].norm().item()))
+                    x.grad_fn.register_prehook(lambda gradients: norms.append(gradients[0].norm().item()))
                 elif how == "hook behind the node":
                     x.grad_fn.register_hook(lambda inputs, _: finite.append(all(map(is_finite, inputs))))
                 elif how == "retained":
                     x.retain_grad()
-                    seen.append(x)
+                    norms.append(x)
                 elif how == "past torch's functions":
                     aside = Twice.apply(x).sum()
                 elif how == "used twice":
@@ -93,8 +93,8 @@ class Row(nn.Module):
         return x, aside
 
 
-def loss_of(model, x, how, seen):
-    x, aside = model(x, how, seen)
+def loss_of(model, x, how, norms):
+    x, aside = model(x, how, norms)
     loss = (x**2).mean() + aside
     return [loss, (x**3).mean()] if how == "two roots" else [loss]
 
@@ -102,60 +102,60 @@ def loss_of(model, x, how, seen):
 def run(how, width):
     smp.init({"partitions": 3, "microbatches": 2, "auto_partition": False, "default_partition": 0})
     torch.manual_seed(3)
-    row, whole = Row(width), Row(width)
-    whole.load_state_dict(row.state_dict())
+    row, reference = Row(width), Row(width)
+    reference.load_state_dict(row.state_dict())
     for block, rank in zip(row.blocks, RANK_OF):
         smp.set_partition(block, rank)
     row.blocks[2].fails = how == "fails"
     model = smp.DistributedModel(row)
-    messenger, asked = world.current().messenger, []
+    messenger, receivers = world.current().messenger, []
     send = messenger.send
 
     def counting(peer, kind, *more, **named):
         if kind == "smp.backward":
-            asked.append(peer)
+            receivers.append(peer)
         send(peer, kind, *more, **named)
 
     messenger.send = counting
-    seen, theirs = [], []
+    norms, theirs = [], []
 
     @smp.step
     def train(x):
-        roots = loss_of(model, x, how, seen)
+        roots = loss_of(model, x, how, norms)
         model.backward(roots)
         return roots[0]
 
     x = torch.randn(16, width)
-    said = {}
+    report = {}
     with torch.autograd.set_detect_anomaly(how == "anomaly"):
         for _ in range(2):  # In the first step nobody knows yet whose data partition 0 needs.
             model.zero_grad()
-            asked.clear()
-            seen.clear()
+            receivers.clear()
+            norms.clear()
             finite.clear()
             try:
                 train(x)
             except Exception as error:
-                said["failed"] = f"{type(error).__name__}: {error}"
+                report["failed"] = f"{type(error).__name__}: {error}"
     for half in x.chunk(2):
-        roots = loss_of(whole, half, how, theirs)
+        roots = loss_of(reference, half, how, theirs)
         torch.autograd.backward(roots, [torch.tensor(0.5) for _ in roots])
-    names = dict(whole.named_parameters())
+    names = dict(reference.named_parameters())
     if how != "fails":
-        said["error"] = max(
-            ((mine.grad - names[name].grad).norm() / names[name].grad.norm()).item()
-            for name, mine in model.local_named_parameters()
+        report["error"] = max(
+            ((parameter.grad - names[name].grad).norm() / names[name].grad.norm()).item()
+            for name, parameter in model.local_named_parameters()
         )
-    seen, theirs = [
-        sorted(each.grad.norm().item() if isinstance(each, torch.Tensor) else each for each in several)
-        for several in (seen, theirs)
+    norms, theirs = [
+        sorted(gradient.grad.norm().item() if isinstance(gradient, torch.Tensor) else gradient for gradient in several)
+        for several in (norms, theirs)
     ]
-    said["seen"] = [len(seen), max((abs(one / other - 1) for one, other in zip(seen, theirs)), default=0.0)]
-    said["asked"] = sorted(asked)
-    said["finite"] = all(finite)
+    report["seen"] = [len(norms), max((abs(norm / other - 1) for norm, other in zip(norms, theirs)), default=0.0)]
+    report["asked"] = sorted(receivers)
+    report["finite"] = all(finite)
     smp.barrier()
     smp.shutdown()
-    return said
+    return report
 
 
 torch.set_num_threads(1)

@@ -281,17 +281,17 @@ def manual():
 
 def difference(model, plain, losses, theirs):
     """The largest of losses, gradients and buffers, each relative to plain torch's largest value."""
-    worst = [abs(one - other) / abs(other) for one, other in zip(losses, theirs, strict=True)]
-    given = dict(plain.named_parameters())
+    worst = [abs(loss - other) / abs(other) for loss, other in zip(losses, theirs, strict=True)]
+    plain_parameters = dict(plain.named_parameters())
     for name, parameter in model.local_named_parameters():
-        wanted, mine = given[name].grad, parameter.grad
-        if wanted is None or mine is None:
-            assert wanted is mine is None, (name, mine, wanted)
+        expected, gradient = plain_parameters[name].grad, parameter.grad
+        if expected is None or gradient is None:
+            assert expected is gradient is None, (name, gradient, expected)
             continue
-        worst.append(((mine - wanted).abs().max() / wanted.abs().max()).item())
+        worst.append(((gradient - expected).abs().max() / expected.abs().max()).item())
     for name, buffer in model.local_named_buffers():
-        wanted = dict(plain.named_buffers())[name]
-        worst.append(((buffer - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item())
+        expected = dict(plain.named_buffers())[name]
+        worst.append(((buffer - expected).abs().max() / expected.abs().max().clamp(min=1)).item())
     return max(worst)
 
 
@@ -311,7 +311,7 @@ def compared(net, steps=2, evaluates=None, microbatch=None):
         x = torch.randn(SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
         torch.manual_seed(9)
         state = torch.get_rng_state()
-        losses = [each.item() for each in train(x).outputs]
+        losses = [loss.item() for loss in train(x).outputs]
         torch.set_rng_state(state)
         theirs = []
         for part in x.chunk(MICROBATCHES):
@@ -377,11 +377,11 @@ def first_steps(kind):
     net.keeps = kind == "keeps"
     plain = copy.deepcopy(net)
     model = smp.DistributedModel(net)
-    mine = []
+    gradients = []
 
     def one(model, x, backward):
         if kind == "evaluation":
-            mine.append(model(x))
+            gradients.append(model(x))
             return loss_of(model(x))
         if kind == "detached":
             target = model(x).detach()
@@ -389,11 +389,11 @@ def first_steps(kind):
         elif kind == "second":
             other = model(x * 2)
             loss = loss_of(model(x))
-            mine.append(other)
+            gradients.append(other)
         elif kind == "several":
             losses = [loss_of(model(x * scale)) for scale in (1, 2)]
             loss = losses[0]
-            mine.append(losses[1])
+            gradients.append(losses[1])
         else:
             loss = loss_of(model(x))
         backward(loss)
@@ -406,13 +406,13 @@ def first_steps(kind):
     worst = []
     for number in range(2):
         x = torch.randn(SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
-        losses = [each.item() for each in train(x).outputs]
+        losses = [loss.item() for loss in train(x).outputs]
         theirs = []
         for part in x.chunk(MICROBATCHES):
             theirs.append(one(plain, part, lambda loss: (loss / MICROBATCHES).backward()).item())
         worst.append(difference(model, plain, losses, theirs))
     if kind == "evaluation" and smp.rank() == 0:
-        traced = loss_of(mine[0])
+        traced = loss_of(gradients[0])
         try:
             traced.backward()
         except RuntimeError as error:
@@ -453,7 +453,7 @@ class Two(nn.Module):
 
 
 def parameters_of(module, name):
-    return [each for each in module.parameters() if name != "Muon" or each.dim() == 2]
+    return [parameter for parameter in module.parameters() if name != "Muon" or parameter.dim() == 2]
 
 
 def farthest(mine, plain):
@@ -485,7 +485,7 @@ def optimizers(name, dtype, clip="0"):
     make = functools.partial(getattr(torch.optim, name), **WITHOUT_DEFAULTS.get(name, {}))
     theirs = make(parameters_of(masters, name))
     model = smp.DistributedModel(net)
-    ours = smp.DistributedOptimizer(make(parameters_of(model, name)))
+    optimizer = smp.DistributedOptimizer(make(parameters_of(model, name)))
 
     @smp.step
     def train(x):
@@ -497,20 +497,20 @@ def optimizers(name, dtype, clip="0"):
     for number in range(4):
         if number == 2:
             # The groups' own objects, as a script that resumes has them.
-            state, their_state = copy.deepcopy(ours.state_dict()), copy.deepcopy(theirs.state_dict())
+            state, their_state = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(theirs.state_dict())
             worst.append(farthest(state, their_state))
             again = make(parameters_of(masters, name))
             again.load_state_dict(copy.deepcopy({key: state[key] for key in ("state", "param_groups")}))
             worst.append(farthest(again.state_dict(), their_state))
             if name == "Adagrad":
-                ours.load_state_dict(state)
+                optimizer.load_state_dict(state)
             else:
-                for group in ours.param_groups:
-                    ours.optimizer.state.clear()
-                ours.load_state_dict(state)
+                for group in optimizer.param_groups:
+                    optimizer.optimizer.state.clear()
+                optimizer.load_state_dict(state)
             theirs = again
         x = torch.randn(SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
-        ours.zero_grad()
+        optimizer.zero_grad()
         plain.zero_grad()
         train(x)
         for part in x.chunk(MICROBATCHES):
@@ -518,18 +518,18 @@ def optimizers(name, dtype, clip="0"):
         for parameter, master in zip(plain.parameters(), masters.parameters()):
             master.grad = parameter.grad.to(master.dtype)
         if float(clip):
-            mine = ours.clip_master_grads(float(clip))
+            mine = optimizer.clip_master_grads(float(clip))
             norm = torch.nn.utils.clip_grad_norm_(masters.parameters(), float(clip)).item()
             worst.append(abs(mine / norm - 1))
-        ours.step()
+        optimizer.step()
         theirs.step()
         with torch.no_grad():
             for parameter, master in zip(plain.parameters(), masters.parameters()):
                 parameter.copy_(master)
-        given = dict(plain.named_parameters())
+        plain_parameters = dict(plain.named_parameters())
         for key, parameter in model.local_named_parameters():
             assert parameter.dtype == DTYPES[dtype]
-            worst.append(((parameter - given[key]).abs().max() / given[key].abs().max()).item())
+            worst.append(((parameter - plain_parameters[key]).abs().max() / plain_parameters[key].abs().max()).item())
     return max(worst)
 
 
@@ -549,8 +549,8 @@ def groups(when, shards=""):
 
     theirs = torch.optim.Adam(some(plain), lr=0.1)
     wrapped = torch.optim.Adam(some(model), lr=0.1)
-    ours = smp.DistributedOptimizer(wrapped)
-    adds = wrapped if "wrapped" in when else ours
+    optimizer = smp.DistributedOptimizer(wrapped)
+    adds = wrapped if "wrapped" in when else optimizer
 
     @smp.step
     def train(x):
@@ -567,19 +567,19 @@ def groups(when, shards=""):
             adds.add_param_group(more(model))
             theirs.add_param_group(more(plain))
         x = torch.randn(SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
-        ours.zero_grad()
+        optimizer.zero_grad()
         theirs.zero_grad()
         plain.zero_grad()
         model.zero_grad()
         train(x)
         for part in x.chunk(MICROBATCHES):
             (loss_of(plain(part)) / MICROBATCHES).backward()
-        ours.step()
+        optimizer.step()
         theirs.step()
-        given = dict(plain.named_parameters())
+        plain_parameters = dict(plain.named_parameters())
         for key, parameter in model.local_named_parameters():
-            worst.append(((parameter - given[key]).abs().max() / given[key].abs().max()).item())
-    worst.append(farthest(ours.state_dict(), theirs.state_dict()))
+            worst.append(((parameter - plain_parameters[key]).abs().max() / plain_parameters[key].abs().max()).item())
+    worst.append(farthest(optimizer.state_dict(), theirs.state_dict()))
     return max(worst)
 
 
@@ -720,12 +720,12 @@ def later(how, replicas=1):
             (loss_of(plain(part)) / MICROBATCHES / replicas).backward()
         ours.step()
         theirs.step()
-    state, wanted = model.state_dict(), plain.state_dict()
-    assert list(state) == list(wanted), (list(state), list(wanted))
+    state, expected = model.state_dict(), plain.state_dict()
+    assert list(state) == list(expected), (list(state), list(expected))
     worst = [farthest(ours.state_dict(), theirs.state_dict())]
-    worst += [((state[name] - value).abs().max() / value.abs().max()).item() for name, value in wanted.items()]
+    worst += [((state[name] - value).abs().max() / value.abs().max()).item() for name, value in expected.items()]
     assert [name for name, _ in model.local_named_modules()]
-    model.load_state_dict(wanted)
+    model.load_state_dict(expected)
     return max(worst)
 
 
@@ -741,7 +741,7 @@ def alone(rank):
     def train(x):
         model.backward(loss_of(model(x)))
 
-    said = []
+    messages = []
     x = torch.randn(SIZE * MICROBATCHES, SIZE)
     for number in range(4):
         if number == (1 if smp.rank() == int(rank) else 3):
@@ -750,10 +750,10 @@ def alone(rank):
             net.far[1] = nn.ReLU()
         try:
             train(x)
-            said.append("")
+            messages.append("")
         except SMPError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 class Sets(nn.Module):
@@ -806,10 +806,10 @@ def lazy():
     try:
         smp.DistributedModel(net)
     except RuntimeError as error:
-        said = str(error)
+        message = str(error)
     net(torch.ones(1, SIZE))
     smp.set_partition(net.far, 1)
-    return [compared(net), said]
+    return [compared(net), message]
 
 
 def clips(how):
@@ -828,18 +828,18 @@ def clips(how):
     foreign = [nn.Parameter(torch.ones(3))]
     foreign[0].grad = torch.ones(3)
     train(torch.randn(SIZE * MICROBATCHES, SIZE))
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr):
         clip_grad_norm_(foreign, 0.1)
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
-        before = said.getvalue()
+        text_before = stderr.getvalue()
         for _ in range(2):
             if how == "by_name":
                 clip_grad_norm_(max_norm=0.1, parameters=model.parameters())
             else:
-                torch.nn.utils.get_total_norm([each.grad for each in model.local_parameters()])
+                torch.nn.utils.get_total_norm([parameter.grad for parameter in model.local_parameters()])
     norms._is_said = False
-    return [before, said.getvalue()]
+    return [text_before, stderr.getvalue()]
 
 
 def leaves(how):
@@ -882,13 +882,13 @@ def main(case):
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
-said: dict[str, Any] = {}
+reports: dict[str, Any] = {}
 for case in sys.argv[1:]:
     try:
-        said[case] = main(case)
+        reports[case] = main(case)
     except Exception as error:
-        said[case] = f"{type(error).__name__}: {error}"
-        print(f"{case}: {said[case]}", file=sys.stderr)
+        reports[case] = f"{type(error).__name__}: {error}"
+        print(f"{case}: {reports[case]}", file=sys.stderr)
     smp.barrier()
     smp.shutdown()
-print(json.dumps(said))
+print(json.dumps(reports))

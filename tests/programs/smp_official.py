@@ -45,11 +45,11 @@ model = smp.DistributedModel(model, trace_device="gpu", backward_passes_per_step
 m = model.get_module()
 layers = m.transformer.seq_layers
 plain, norms = {"params": []}, {"params": [], "weight_decay": 0.0}
-seen = set()
+names_read = set()
 for module in m.modules():
     for parameter in module._parameters.values():
-        if parameter is not None and id(parameter) not in seen:
-            seen.add(id(parameter))
+        if parameter is not None and id(parameter) not in names_read:
+            names_read.add(id(parameter))
             (norms if isinstance(module, FusedLayerNorm) else plain)["params"].append(parameter)
 optimizer = torch.optim.Adam((plain, norms), betas=(0.9, 0.95), lr=0.01, weight_decay=0.01)
 smp.set_activation_checkpointing(layers, strategy="group_2")

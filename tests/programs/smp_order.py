@@ -10,7 +10,7 @@ import torch.nn as nn
 import smdistributed.modelparallel.torch as smp
 from toolkit.rank.modelparallel import world
 
-said = {}
+report = {}
 
 
 class Meets(nn.Module):
@@ -56,7 +56,7 @@ x = torch.arange(8.0).reshape(8, 1).repeat(1, 2)
 for _ in range(3):
     meet(x, (0.0, 0.02))
     meet(x, (0.02, 0.0))
-said["met"] = [len(met), max(met)]
+report["met"] = [len(met), max(met)]
 smp.barrier()
 smp.shutdown()
 
@@ -96,7 +96,7 @@ def orders(deterministic):
         }
     )
     fork = smp.DistributedModel(Fork())
-    found = []
+    labels = []
 
     @smp.step
     def run(x, delays):
@@ -107,10 +107,10 @@ def orders(deterministic):
     for delays in ((0.05, 0.0), (0.0, 0.05), (0.05, 0.0)):
         order = []
         run(torch.arange(4.0).reshape(4, 1).repeat(1, 2), delays)
-        found.append(order)
+        labels.append(order)
     smp.barrier()
     smp.shutdown()
-    return found
+    return labels
 
 
 class Row(nn.Module):
@@ -154,7 +154,7 @@ def tensors_sent():
     return sorted(sent)
 
 
-said["tensors sent"] = tensors_sent()
-said["any order"] = orders(False)
-said["one order"] = orders(True)
-print(json.dumps(said))
+report["tensors sent"] = tensors_sent()
+report["any order"] = orders(False)
+report["one order"] = orders(True)
+print(json.dumps(report))

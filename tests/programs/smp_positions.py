@@ -18,14 +18,14 @@ smp.init({"pipeline_parallel_degree": 8, "microbatches": 3, "placement_strategy"
 initialized.append(smp.is_initialized())
 smp.init()  # A second call does nothing.
 rank = smp.rank()
-said = {
+report = {
     "early": early,
     "initialized": initialized,
     "version": smp.__version__,
     "cfg": [smp.state.cfg.partitions, smp.state.cfg.pipeline_parallel_degree, smp.state.cfg.microbatches],
     "rank": [rank, smp.size(), smp.local_rank(), smp.local_size()],
     "numbers": {
-        kind: [getattr(smp, f"{kind}_{what}")() for what in ("rank", "size")]
+        kind: [getattr(smp, f"{kind}_{quantity}")() for quantity in ("rank", "size")]
         for kind in ("pp", "tp", "rdp", "mp", "dp")
     },
     "groups": {kind: getattr(smp, f"get_{kind}_group")() for kind in ("pp", "tp", "rdp", "mp", "dp")},
@@ -34,19 +34,19 @@ for kind in ("world", "pp", "tp", "rdp", "mp", "dp"):
     group = getattr(smp, f"get_{kind}_process_group")()
     total = torch.tensor([float(rank)])
     dist.all_reduce(total, group=group)
-    said.setdefault("sums", {})[kind] = total.item()
+    report.setdefault("sums", {})[kind] = total.item()
 
 # A ring over partitions and replicas, with an object that holds a tensor.
 other = 1 - smp.pp_rank()
 smp.send({"from": rank, "weights": torch.arange(3) + rank}, other, smp.RankType.PP_RANK)
 came = smp.recv_from(other, smp.RankType.PP_RANK)
-said["ring"] = [came["from"], came["weights"].tolist()]
-said["gathered"] = {group.name: smp.allgather(rank, group) for group in smp.CommGroup}
+report["ring"] = [came["from"], came["weights"].tolist()]
+report["gathered"] = {group.name: smp.allgather(rank, group) for group in smp.CommGroup}
 if rank == 2:
     smp.broadcast(["from two"], smp.WORLD)
-    said["broadcast"] = ["from two"]
+    report["broadcast"] = ["from two"]
 else:
-    said["broadcast"] = smp.recv_from(2, smp.RankType.WORLD_RANK)
+    report["broadcast"] = smp.recv_from(2, smp.RankType.WORLD_RANK)
 smp.barrier()
 smp.mp_barrier()
 smp.dp_barrier()
@@ -62,5 +62,5 @@ for call in (
         call()
     except RuntimeError as error:
         wrong.append(str(error))
-said["wrong"] = wrong
-print(json.dumps(said))
+report["wrong"] = wrong
+print(json.dumps(report))

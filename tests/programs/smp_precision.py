@@ -57,11 +57,11 @@ def plain_losses(clip: float) -> tuple[list[float], list[float]]:
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
-    return {name: each.detach().clone() for name, each in model.local_named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in model.local_named_parameters()}
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def equal(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return weights.keys() == other.keys() and all(torch.equal(weights[name], other[name]) for name in weights)
 
 
 def low_precision(mode: str, folder: Path) -> dict[str, Any]:
@@ -73,26 +73,26 @@ def low_precision(mode: str, folder: Path) -> dict[str, Any]:
     losses, norms, scales = [], [], [optimizer.loss_scale.scale]
     while len(losses) < STEPS:
         loss = train_step(model, *batch(len(losses)))
-        before = weights(model)
+        old_weights = weights(model)
         norm = optimizer.clip_master_grads(clip)
         assert optimizer._global_grad_norm == norm
         if mode == "fp16":  # Two microbatches were added up in fp32.
-            assert {each.grad.dtype for each in model.local_parameters()} == {torch.float32}
+            assert {parameter.grad.dtype for parameter in model.local_parameters()} == {torch.float32}
         optimizer.step()
         assert optimizer.overflow is optimizer.step_was_skipped
         optimizer.zero_grad()
         scales.append(optimizer.loss_scale.scale)
         if optimizer.step_was_skipped:
-            assert equal(before, weights(model)) and norm == float("inf"), norm
+            assert equal(old_weights, weights(model)) and norm == float("inf"), norm
             skipped += 1
             assert skipped < 40, scales
             continue
         losses.append(float(loss.reduce_mean()))
         norms.append(norm)
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[mode]
-    assert {each.dtype for each in weights(model).values()} == {dtype}
-    masters = [each for group in optimizer.param_groups for each in group["params"]]
-    assert {each.dtype for each in masters} == {torch.float32}
+    assert {weight.dtype for weight in weights(model).values()} == {dtype}
+    masters = [master for group in optimizer.param_groups for master in group["params"]]
+    assert {master.dtype for master in masters} == {torch.float32}
     for (name, low), master in zip(weights(model).items(), masters, strict=True):
         assert torch.equal(low, master.to(dtype)) and not torch.equal(low.float(), master), name
     resumed(model, optimizer, folder)
@@ -103,7 +103,7 @@ def low_precision(mode: str, folder: Path) -> dict[str, Any]:
         "scales": scales,
         "losses": [losses, wanted_losses],
         "norms": [norms, wanted_norms],
-        "dtypes": sorted({str(each.dtype) for each in model.state_dict().values()}),
+        "dtypes": sorted({str(value.dtype) for value in model.state_dict().values()}),
     }
 
 
@@ -111,26 +111,26 @@ def resumed(model: Any, optimizer: Any, folder: Path) -> None:
     """After a step too many, the checkpoint brings back weights, masters, momentum and the loss scale."""
     smp.save_checkpoint(folder, "tag", True, model, optimizer)
     saved = copy.deepcopy(optimizer.state_dict())
-    before, numbers = weights(model), optimizer.loss_scale.state_dict()
+    old_weights, numbers = weights(model), optimizer.loss_scale.state_dict()
     for _ in range(2):
         train_step(model, *batch(100))
         optimizer.step()
-    assert not equal(before, weights(model))
+    assert not equal(old_weights, weights(model))
     smp.resume_from_checkpoint(folder)
-    assert equal(before, weights(model))
+    assert equal(old_weights, weights(model))
     assert optimizer.loss_scale.state_dict() == numbers
-    found = optimizer.state_dict()
+    state = optimizer.state_dict()
     for number, master in saved["masters"].items():
-        assert torch.equal(found["masters"][number], master), number
-        assert torch.equal(found["state"][number]["momentum_buffer"], saved["state"][number]["momentum_buffer"])
+        assert torch.equal(state["masters"][number], master), number
+        assert torch.equal(state["state"][number]["momentum_buffer"], saved["state"][number]["momentum_buffer"])
     # A full state of other weights, without masters: the masters follow.
-    model.load_state_dict({name: each * 2 for name, each in model.state_dict().items()})
+    model.load_state_dict({name: value * 2 for name, value in model.state_dict().items()})
     train_step(model, *batch(0))
     optimizer.step()
-    for name, each in weights(model).items():
-        assert (each - before[name] * 2).abs().max() < (each - before[name]).abs().max(), name
+    for name, weight in weights(model).items():
+        assert (weight - old_weights[name] * 2).abs().max() < (weight - old_weights[name]).abs().max(), name
     smp.resume_from_checkpoint(folder, load_sharded_optimizer_state=False)
-    assert equal(before, weights(model))
+    assert equal(old_weights, weights(model))
 
 
 def with_scaler() -> dict[str, Any]:
@@ -153,15 +153,15 @@ def with_scaler() -> dict[str, Any]:
     scaled_step(*batch(0))
     if smp.pp_rank() == 1:
         next(model.local_parameters()).grad.view(-1)[0] = float("inf")
-    before = weights(model)
+    old_weights = weights(model)
     scaler.step(optimizer)
     scaler.update()
-    assert equal(before, weights(model)), "an overflow on one rank skips the step on all"
+    assert equal(old_weights, weights(model)), "an overflow on one rank skips the step on all"
     return {"losses": [losses, plain_losses(1e9)[0]], "scale": scaler.get_scale()}
 
 
 def refused() -> list[str]:
-    said = []
+    messages = []
     model = smp.state.optimizer.model
     inner, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     for call in (
@@ -175,16 +175,16 @@ def refused() -> list[str]:
     ):
         try:
             call()
-            said.append("no error")
+            messages.append("no error")
         except RuntimeError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def main(mode: str, folder: Path) -> None:
     smp.init()
-    said = with_scaler() if mode == "amp" else low_precision(mode, folder)
-    print(json.dumps({**said, "refused": refused()}))
+    report = with_scaler() if mode == "amp" else low_precision(mode, folder)
+    print(json.dumps({**report, "refused": refused()}))
 
 
 if __name__ == "__main__":

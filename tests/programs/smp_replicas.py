@@ -29,7 +29,7 @@ class Branching(nn.Module):
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def backward(model: nn.Module, seed: int, microbatches: int = 2) -> None:
@@ -41,21 +41,27 @@ def backward(model: nn.Module, seed: int, microbatches: int = 2) -> None:
 def expected(model: Branching, seed: int, uses: tuple[bool, bool], microbatches: int = 2) -> dict[str, torch.Tensor]:
     both = []
     for rank in range(2):
-        one = copy.deepcopy(model)
-        one.zero_grad()
-        one.uses_second = uses[rank]
-        backward(one, seed + rank, microbatches)
-        both.append(gradients(one))
+        replica = copy.deepcopy(model)
+        replica.zero_grad()
+        replica.uses_second = uses[rank]
+        backward(replica, seed + rank, microbatches)
+        both.append(gradients(replica))
     names = both[0].keys() | both[1].keys()
     nothing = torch.zeros(())
     return {name: (both[0].get(name, nothing) + both[1].get(name, nothing)) / 2 for name in names}
 
 
-def check(model: Branching, wanted: dict[str, torch.Tensor], what: str, tolerance: float = 1e-6) -> None:
-    found = gradients(model)
-    assert found.keys() == wanted.keys(), (what, found.keys(), wanted.keys())
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=tolerance, atol=tolerance, msg=f"{what}: {name}")
+def check(model: Branching, expected_gradients: dict[str, torch.Tensor], case: str, tolerance: float = 1e-6) -> None:
+    model_gradients = gradients(model)
+    assert model_gradients.keys() == expected_gradients.keys(), (
+        case,
+        model_gradients.keys(),
+        expected_gradients.keys(),
+    )
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(
+            model_gradients[name], gradient, rtol=tolerance, atol=tolerance, msg=f"{case}: {name}"
+        )
 
 
 def main() -> None:
@@ -63,9 +69,9 @@ def main() -> None:
     rank, group = dist.get_rank(), dist.group.WORLD
     torch.manual_seed(rank)
     model = Branching()
-    before = [each.detach().clone() for each in model.parameters()]
+    old_values = [parameter.detach().clone() for parameter in model.parameters()]
     equalise(model.parameters(), group)
-    same = [torch.equal(each, old) for each, old in zip(model.parameters(), before, strict=True)]
+    same = [torch.equal(parameter, old) for parameter, old in zip(model.parameters(), old_values, strict=True)]
     assert all(same) == (rank == 0), same
 
     averager = Averager(model.parameters(), group, bucket_cap_mb=CAP_MB)
@@ -73,21 +79,21 @@ def main() -> None:
     for step, uses in enumerate(
         [(True, True), (True, True), (False, True), (True, True), (False, False), (True, True)]
     ):
-        wanted = expected(model, 10 * step, uses)
+        expected_gradients = expected(model, 10 * step, uses)
         model.zero_grad()
         model.uses_second = uses[rank]
         backward(model, 10 * step + rank)
         averager.finish()
-        check(model, wanted, f"step {step}")
+        check(model, expected_gradients, f"step {step}")
         if step < 2:
             assert (averager.overlapped > 0) == (step == 1), (step, averager.overlapped)
 
     # More gradients than in the step before arrive after the reductions began.
-    wanted = expected(model, 100, (True, True), 5)
+    expected_gradients = expected(model, 100, (True, True), 5)
     model.zero_grad()
     backward(model, 100 + rank, 5)
     averager.finish()
-    check(model, wanted, "more microbatches")
+    check(model, expected_gradients, "more microbatches")
 
     # Gradients of two steps add up, and are averaged once.
     first, second = expected(model, 110, (True, True)), expected(model, 120, (True, True))
@@ -102,25 +108,32 @@ def main() -> None:
 
     plain = Averager(model.parameters(), group, overlapping=False, bucket_cap_mb=25, as_bucket_view=True)
     for step in (200, 210):
-        wanted = expected(model, step, (True, True))
+        expected_gradients = expected(model, step, (True, True))
         model.zero_grad(set_to_none=step == 200)
         backward(model, step + rank)
         plain.finish()
         assert plain.overlapped == 0
-        check(model, wanted, "views")
-        storages = {each.grad.untyped_storage().data_ptr() for each in model.parameters() if each.grad is not None}
+        check(model, expected_gradients, "views")
+        storages = {
+            parameter.grad.untyped_storage().data_ptr()
+            for parameter in model.parameters()
+            if parameter.grad is not None
+        }
         assert len(storages) == 1, storages
     plain.close()
 
     hooked = Averager(model.parameters(), group)
     hooked.register_comm_hook(group, fp16_compress_hook)
-    wanted = expected(model, 300, (True, True))
+    expected_gradients = expected(model, 300, (True, True))
     model.zero_grad()
     backward(model, 300 + rank)
     hooked.finish()
-    check(model, wanted, "fp16", tolerance=1e-2)
-    found = gradients(model)
-    assert any(not torch.allclose(found[name], wanted[name], rtol=1e-6, atol=1e-9) for name in wanted), "not rounded"
+    check(model, expected_gradients, "fp16", tolerance=1e-2)
+    model_gradients = gradients(model)
+    assert any(
+        not torch.allclose(model_gradients[name], expected_gradients[name], rtol=1e-6, atol=1e-9)
+        for name in expected_gradients
+    ), "not rounded"
     dist.destroy_process_group()
     print("all equal", file=sys.stdout)
 

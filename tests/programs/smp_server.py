@@ -136,14 +136,16 @@ def run(pipeline, microbatches):
         model.load_state_dict(build().state_dict())
         loss, rest = train(ids, labels, branch)
         expected, losses = alone(ids, labels, microbatches, branch)
-        given = dict(expected.named_parameters())
+        expected_parameters = dict(expected.named_parameters())
         for name, parameter in model.local_named_parameters():
-            wanted = given[name].grad
-            if wanted is None or parameter.grad is None:
-                assert parameter.grad is wanted, (name, parameter.grad, wanted)
+            expected_gradient = expected_parameters[name].grad
+            if expected_gradient is None or parameter.grad is None:
+                assert parameter.grad is expected_gradient, (name, parameter.grad, expected_gradient)
                 continue
-            errors.append(((parameter.grad - wanted).norm() / wanted.norm().clamp(min=1e-30)).item())
-        loss_errors += [abs(ours.item() / one - 1) for ours, one in zip(loss.outputs, losses)]
+            errors.append(
+                ((parameter.grad - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-30)).item()
+            )
+        loss_errors += [abs(output.item() / expected_loss - 1) for output, expected_loss in zip(loss.outputs, losses)]
         assert rest["logits"].concat().shape == (32, WORDS)
         # Buffers that the forward pass changes are those of one process, on the rank that has them. The order of the
         # microbatches is the server's own.
@@ -155,21 +157,23 @@ def run(pipeline, microbatches):
     reference = build().eval()
     reference.load_state_dict(model.state_dict())
     with torch.no_grad():
-        wanted = torch.cat([reference(some) for some in ids.chunk(microbatches)])
+        expected_gradient = torch.cat([reference(some) for some in ids.chunk(microbatches)])
     return {
         "gradients": max(errors),
         "losses": max(loss_errors),
-        "evaluation": (logits.concat() - wanted).abs().max().item(),
-        "whole": [each.item() for each in total.outputs] == [labels.sum().item()] * microbatches,
+        "evaluation": (logits.concat() - expected_gradient).abs().max().item(),
+        "whole": [output.item() for output in total.outputs] == [labels.sum().item()] * microbatches,
         "parameters": sorted(name for name, _ in model.local_named_parameters()),
-        "bytes": sum(one.untyped_storage().nbytes() for one in model.parameters() if one.device.type != "meta"),
+        "bytes": sum(
+            parameter.untyped_storage().nbytes() for parameter in model.parameters() if parameter.device.type != "meta"
+        ),
     }
 
 
-said = []
+reports = []
 for pipeline, microbatches, is_far in json.loads(sys.argv[1]):
     remote_tensor.MIN_REMOTE_BYTES = 0 if is_far else 1 << 30
-    said.append(run(pipeline, microbatches))
+    reports.append(run(pipeline, microbatches))
     smp.barrier()
     smp.shutdown()
-print(json.dumps(said))
+print(json.dumps(reports))

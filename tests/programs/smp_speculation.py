@@ -165,7 +165,7 @@ def set_way(row, way):
         block.seen.train(way.startswith("thaws"))
 
 
-def case(model, row, whole, messenger_calls, how, width):
+def case(model, row, reference, messenger_calls, how, width):
     """Run the steps of one *how*: "always ..." or "once ...", and compare each with one process."""
     when, _, way = how.partition(" ")
     drop = 0.25 if "draws" in way else 0.0
@@ -176,17 +176,17 @@ def case(model, row, whole, messenger_calls, how, width):
         model.backward(loss)
         return loss
 
-    worst, asked, runs = 0.0, [], []
-    names = dict(whole.named_parameters())
+    worst, request_counts, runs = 0.0, [], []
+    names = dict(reference.named_parameters())
     for step in range(STEPS):
-        for one in (row, whole):
-            set_way(one, way if when == "always" or step == 1 else "")
-            for block in one.blocks:
+        for net in (row, reference):
+            set_way(net, way if when == "always" or step == 1 else "")
+            for block in net.blocks:
                 block.drop.p = drop
         torch.manual_seed(100 + step)
         x = torch.randn(4 * MICROBATCHES, width)
         model.zero_grad()
-        whole.zero_grad()
+        reference.zero_grad()
         state = torch.get_rng_state()
         messenger_calls.clear()
         ran.clear()
@@ -197,26 +197,27 @@ def case(model, row, whole, messenger_calls, how, width):
                 raise
             continue
         finally:
-            asked.append(len(messenger_calls))
+            request_counts.append(len(messenger_calls))
             runs.append(len(ran))
         torch.set_rng_state(state)
         total = 0.0
         for some, its in zip(x.chunk(MICROBATCHES), make_random_states(MICROBATCHES)):
             torch.set_rng_state(its)
-            theirs = (whole(some) ** 2).mean() / MICROBATCHES
+            theirs = (reference(some) ** 2).mean() / MICROBATCHES
             theirs.backward()
             total += theirs.item()
         row.kept.clear()
-        whole.kept.clear()
+        reference.kept.clear()
         worst = max(worst, abs(loss.item() / total - 1))
         for name, parameter in model.local_named_parameters():
-            ours, other = (
-                torch.zeros(()) if one.grad is None else one.grad.detach() for one in (parameter, names[name])
+            gradient, other = (
+                torch.zeros(()) if parameter.grad is None else parameter.grad.detach()
+                for parameter in (parameter, names[name])
             )
-            worst = max(worst, (ours - other).norm().item() / max(other.norm().item(), 1e-30))
-        buffers = dict(whole.named_buffers())
-        worst = max(worst, *(abs(one - buffers[name]).item() for name, one in model.local_named_buffers()), 0.0)
-    return {"error": worst, "asked": asked, "ran": runs}
+            worst = max(worst, (gradient - other).norm().item() / max(other.norm().item(), 1e-30))
+        buffers = dict(reference.named_buffers())
+        worst = max(worst, *(abs(buffer - buffers[name]).item() for name, buffer in model.local_named_buffers()), 0.0)
+    return {"error": worst, "asked": request_counts, "ran": runs}
 
 
 class Outer(nn.Module):
@@ -282,13 +283,13 @@ def late():
 def main():
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    said = {}
+    report = {}
     for width, cases in json.loads(sys.argv[1]).items():
         width = int(width)
         smp.init({"partitions": 3, "microbatches": MICROBATCHES, "auto_partition": False, "default_partition": 0})
         torch.manual_seed(3)
-        row, whole = Row(width), Row(width)
-        whole.load_state_dict(row.state_dict())
+        row, reference = Row(width), Row(width)
+        reference.load_state_dict(row.state_dict())
         for block, rank in zip(row.blocks, RANK_OF):
             smp.set_partition(block, rank)
         model = smp.DistributedModel(row)
@@ -302,11 +303,11 @@ def main():
 
         messenger.send = counting
         for how in cases:
-            said[f"{how}, {width}"] = case(model, row, whole, calls, how, width)
+            report[f"{how}, {width}"] = case(model, row, reference, calls, how, width)
         smp.barrier()
         smp.shutdown()
-    said["late"] = late()
-    print(json.dumps(said))
+    report["late"] = late()
+    print(json.dumps(report))
 
 
 main()

@@ -16,28 +16,28 @@ import torch.nn.functional as F
 
 import smdistributed.modelparallel.torch as smp
 
-rank, said = int(os.environ["RANK"]), {}
+rank, report = int(os.environ["RANK"]), {}
 
 
 class Part(nn.Module):
-    """Does what its argument `what` says."""
+    """Acts as its argument `action` says."""
 
     def __init__(self, inner=None):
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.inner = inner
 
-    def forward(self, x, what=""):
+    def forward(self, x, action=""):
         if self.inner is not None:
-            return self.inner(self.linear(x), what)
-        if what == "raise":
+            return self.inner(self.linear(x), action)
+        if action == "raise":
             raise KeyError("no such thing on partition 2")
-        if what == "die":
+        if action == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        if what == "modes":
+        if action == "modes":
             on = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), self.training
             return x, (*on, self.linear(x).dtype)
-        if what == "drop":
+        if action == "drop":
             return F.dropout(self.linear(x), 0.5, training=True)
         return torch.tanh(self.linear(x))
 
@@ -49,12 +49,12 @@ class Net(nn.Module):
         self.second = Part(inner=Part())
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, x, what=""):
+    def forward(self, x, action=""):
         self.seen += 1
         x = self.first(x)
-        if what == "drop":
+        if action == "drop":
             x = F.dropout(x, 0.5, training=True)
-        return self.second(x, what)
+        return self.second(x, action)
 
 
 def refused(function):
@@ -80,13 +80,13 @@ def fails_before_it_is_partitioned():
             raise ValueError("too early")
         model.backward(model(x)[0].sum())
 
-    found = [refused(lambda: train(torch.ones(2, 4), fails)) for fails in (True, False)]
+    refusals = [refused(lambda: train(torch.ones(2, 4), fails)) for fails in (True, False)]
     smp.barrier()
     smp.shutdown()
-    return found
+    return refusals
 
 
-said["untraced"] = fails_before_it_is_partitioned()
+report["untraced"] = fails_before_it_is_partitioned()
 smp.init()
 torch.manual_seed(1)
 with smp.partition(0):
@@ -101,27 +101,27 @@ batch = torch.randn(8, 4)
 
 
 @smp.step
-def train(x, what=""):
+def train(x, action=""):
     flying["now"] += 1
     flying["most"] = max(flying["most"], flying["now"])
-    loss = model(x, what).sum()
+    loss = model(x, action).sum()
     model.backward(loss)
     flying["now"] -= 1
     return loss
 
 
 @smp.step
-def wrong(x, what):
+def wrong(x, mistake):
     y = model(x)
-    if what == "plain backward":
+    if mistake == "plain backward":
         y.sum().backward()
-    if what == "no loss":
+    if mistake == "no loss":
         model.backward(y)
-    if what == "nested":
+    if mistake == "nested":
         train(x)
-    if what == "foreign weight":
+    if mistake == "foreign weight":
         F.linear(x, net.second.linear.weight)
-    if what == "raise":
+    if mistake == "raise":
         raise ValueError("the script is at fault")
 
 
@@ -132,62 +132,66 @@ def modes(x):
     return on, model(x, "modes")[1], model(x)
 
 
-said["early"] = [refused(lambda: list(model.local_parameters())), refused(lambda: model(batch))]
+report["early"] = [refused(lambda: list(model.local_parameters())), refused(lambda: model(batch))]
 # A failed step leaves everything in order: each of these works or fails as if it were the first.
-said["first"] = [each.item() for each in train(batch).outputs]
-said["batch"] = refused(lambda: train(batch[:7]))
-said["module raises"] = refused(lambda: train(batch, "raise"))
-for what in ("foreign weight", "plain backward", "no loss", "nested", "raise"):
-    said[what] = refused(lambda: wrong(batch, what))
-said["norm"] = refused(lambda: sum(each.norm() for each in model.parameters()))
-said["outside"] = [refused(lambda: model(batch)), refused(lambda: net.second(batch))]
-said["second"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1)))
-said["keyword"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1), trace_device="tpu"))
+report["first"] = [loss.item() for loss in train(batch).outputs]
+report["batch"] = refused(lambda: train(batch[:7]))
+report["module raises"] = refused(lambda: train(batch, "raise"))
+for mistake in ("foreign weight", "plain backward", "no loss", "nested", "raise"):
+    report[mistake] = refused(lambda: wrong(batch, mistake))
+report["norm"] = refused(lambda: sum(parameter.norm() for parameter in model.parameters()))
+report["outside"] = [refused(lambda: model(batch)), refused(lambda: net.second(batch))]
+report["second"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1)))
+report["keyword"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1), trace_device="tpu"))
 flying["now"] = flying["most"] = 0
-said["again"] = [each.item() for each in train(batch).outputs]
-said["most"] = flying["most"]
+report["again"] = [loss.item() for loss in train(batch).outputs]
+report["most"] = flying["most"]
 model.eval()
 on, off, attached = modes(batch)
-said["modes"] = [str(each) for each in (*on, *off)]
-said["attached"] = attached.outputs[0].requires_grad
+report["modes"] = [str(output) for output in (*on, *off)]
+report["attached"] = attached.outputs[0].requires_grad
 model.train()
 # Random numbers: a stream for each microbatch, the same in every run, wherever the modules are.
 drops = []
 for _ in range(2):
     torch.manual_seed(9)
-    drops.append([each.item() for each in train(batch, "drop").outputs])
-said["drops"] = drops
-said["next"] = torch.rand(()).item()
+    drops.append([loss.item() for loss in train(batch, "drop").outputs])
+report["drops"] = drops
+report["next"] = torch.rand(()).item()
 train(batch)  # Draws none.
 torch.rand(())
-said["next but one"] = torch.rand(()).item()
-said["hooked"] = hooked
-said["assignment"] = model.assignment()
-whole = {name: value.clone() for name, value in model.state_dict().items()}
-said["state"] = [sorted(whole), all(each.device.type == "cpu" for each in whole.values())]
-said["gathered"] = sorted(model.state_dict(gather_to_rank0=True))
+report["next but one"] = torch.rand(()).item()
+report["hooked"] = hooked
+report["assignment"] = model.assignment()
+state = {name: value.clone() for name, value in model.state_dict().items()}
+report["state"] = [sorted(state), all(value.device.type == "cpu" for value in state.values())]
+report["gathered"] = sorted(model.state_dict(gather_to_rank0=True))
 twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
-mine = {name: value.detach() for name, value in model.local_named_parameters()}
+local_parameters = {name: value.detach() for name, value in model.local_named_parameters()}
 assert model.get_module() is net
 for twin in twins:
-    its = {name: value for name, value in twin.named_parameters() if value.device.type != "meta"}
-    assert type(twin) is type(net) and its.keys() == mine.keys(), twin
-    assert all(torch.equal(its[name], mine[name]) and its[name] is not mine[name] for name in its)
+    twin_parameters = {name: value for name, value in twin.named_parameters() if value.device.type != "meta"}
+    assert type(twin) is type(net) and twin_parameters.keys() == local_parameters.keys(), twin
+    assert all(
+        torch.equal(twin_parameters[name], local_parameters[name])
+        and twin_parameters[name] is not local_parameters[name]
+        for name in twin_parameters
+    )
 partial = copy.deepcopy(model.local_state_dict())
-said["partial"] = sorted(partial)
+report["partial"] = sorted(partial)
 with torch.no_grad():
     for parameter in model.local_parameters():
         parameter.zero_()
 model.load_state_dict(partial)
 restored = model.state_dict()
-said["restored"] = all(torch.equal(whole[name], restored[name]) for name in whole)
-said["names"] = [name for name, _ in model.named_parameters()] == [name for name, _ in net.named_parameters()]
-said["of the module"] = model.second is net.second
-said["strict"] = refused(lambda: model.load_state_dict({"unknown": torch.zeros(1)}))
-print(json.dumps(said), flush=True)
+report["restored"] = all(torch.equal(state[name], restored[name]) for name in state)
+report["names"] = [name for name, _ in model.named_parameters()] == [name for name, _ in net.named_parameters()]
+report["of the module"] = model.second is net.second
+report["strict"] = refused(lambda: model.load_state_dict({"unknown": torch.zeros(1)}))
+print(json.dumps(report), flush=True)
 smp.barrier()
 begin_s = time.monotonic()
-said["dead"] = refused(lambda: train(batch, "die"))
-said["dead after s"] = time.monotonic() - begin_s
-print(json.dumps(said), flush=True)
+report["dead"] = refused(lambda: train(batch, "die"))
+report["dead after s"] = time.monotonic() - begin_s
+print(json.dumps(report), flush=True)
 os._exit(0)

@@ -16,7 +16,7 @@ import smp_tensor_transformer as transformer
 
 VOCABULARY, WIDTH = 21, 14  # A degree of 4 divides neither.
 BATCH, STEPS = 8, 2
-said = {}
+report = {}
 
 
 class Block(nn.Module):
@@ -33,7 +33,7 @@ class DistributedMixer(nn.Module):
 
     def __init__(self, width, fused_softmax=True):
         super().__init__()
-        said["fused_softmax"] = fused_softmax
+        report["fused_softmax"] = fused_softmax
         self.mix = smp.nn.DistributedLinear(width, width)
 
     def forward(self, x):
@@ -87,7 +87,7 @@ def samples(step, place):
     return torch.randint(0, VOCABULARY, (BATCH, 5), generator=torch.Generator().manual_seed(100 * step + place))
 
 
-def mine(step):
+def samples_of(step):
     """This rank's samples: with prescaled_batch those of its replica, else its own."""
     return samples(step, smp.rdp_rank() if smp.state.cfg.prescaled_batch else smp.dp_rank())
 
@@ -116,35 +116,35 @@ def reference(plain, optimizer, step):
     return losses
 
 
-def gap(found, wanted):
-    return (found - wanted).norm().item() / max(wanted.norm().item(), 1e-6)
+def gap(tensor, expected):
+    return (tensor - expected).norm().item() / max(expected.norm().item(), 1e-6)
 
 
-def part_of(whole, parameter):
-    """Return the shapes of this rank's parts of *whole*."""
-    for axis, (size, part) in enumerate(zip(whole.shape, parameter.shape)):
+def part_of(tensor, parameter):
+    """Return the shapes of this rank's parts of *tensor*."""
+    for axis, (size, part) in enumerate(zip(tensor.shape, parameter.shape)):
         if size != part:
-            return whole.tensor_split(smp.tp_size(), axis)[smp.tp_rank()]
-    return whole
+            return tensor.tensor_split(smp.tp_size(), axis)[smp.tp_rank()]
+    return tensor
 
 
-def compare(model, plain, what, tolerance=1e-6):
+def compare(model, plain, case, tolerance=1e-6):
     """Gradients at equal weights, |dg| / |g| of each parameter: the worst one."""
     worst = 0.0
     for name, parameter in model.local_named_parameters():
-        wanted = part_of(plain.get_parameter(name).grad, parameter)
-        assert parameter.grad.shape == wanted.shape, name
-        worst = max(worst, gap(parameter.grad, wanted))
-        assert worst < tolerance, (what, name, worst)
+        expected = part_of(plain.get_parameter(name).grad, parameter)
+        assert parameter.grad.shape == expected.shape, name
+        worst = max(worst, gap(parameter.grad, expected))
+        assert worst < tolerance, (case, name, worst)
     return worst
 
 
 def distributed():
     torch.manual_seed(3)
     with smp.tensor_parallelism(fused_softmax=False, flash_attention=True, zero_init=True, distribute_embedding=False):
-        whole = Model()
-    smp.set_tensor_parallelism(whole.plain, False)
-    return smp.DistributedModel(whole)
+        model = Model()
+    smp.set_tensor_parallelism(model.plain, False)
+    return smp.DistributedModel(model)
 
 
 def train(model, optimizer, plain, ordinary, first=0):
@@ -154,17 +154,17 @@ def train(model, optimizer, plain, ordinary, first=0):
     for step in range(first, first + STEPS):
         losses = reference(plain, ordinary, step)
         optimizer.zero_grad()
-        loss = train_step(model, mine(step)).reduce_mean().item()
+        loss = train_step(model, samples_of(step)).reduce_mean().item()
         assert abs(loss - losses[place]) < 1e-5 * losses[place], (step, loss, losses)
         worst.append(compare(model, plain, f"step {step}"))
         norm = optimizer.clip_master_grads(0.5)
-        wanted = nn.utils.clip_grad_norm_(plain.parameters(), 0.5).item()
-        assert abs(norm - wanted) < 1e-5 * wanted, (step, norm, wanted)
+        expected_norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5).item()
+        assert abs(norm - expected_norm) < 1e-5 * expected_norm, (step, norm, expected_norm)
         optimizer.step()
         ordinary.step()
-        found = model.state_dict()
+        state = model.state_dict()
         for name, value in plain.state_dict().items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=lambda m: f"{name}: {m}")
+            torch.testing.assert_close(state[name], value, rtol=0, atol=1e-5, msg=lambda m: f"{name}: {m}")
         model.load_state_dict(plain.state_dict())
     return max(worst)
 
@@ -178,23 +178,25 @@ def resumed_by_plain_pytorch(folder):
 
 
 def sizes(model, plain):
-    split = [name for name, one in model.local_named_parameters() if model.is_distributed_parameter(one)]
+    split = [name for name, parameter in model.local_named_parameters() if model.is_distributed_parameter(parameter)]
     assert split == [name for name, _ in model.scaled_batch_reducer_named_parameters()]
     others = [name for name, _ in model.default_reducer_named_parameters()]
     assert sorted(split + others) == sorted(name for name, _ in model.local_named_parameters())
     assert any("plain" in name for name in others) or smp.pp_size() > 1
-    scaled = any(model.is_scaled_batch_parameter(one) for one in model.local_parameters())
+    scaled = any(model.is_scaled_batch_parameter(parameter) for parameter in model.local_parameters())
     assert scaled is not smp.state.cfg.prescaled_batch
-    own = sum(one.numel() for one in model.local_parameters() if model.is_distributed_parameter(one))
-    return [own, sum(one.numel() for one in plain.parameters())]
+    local_elements = sum(
+        parameter.numel() for parameter in model.local_parameters() if model.is_distributed_parameter(parameter)
+    )
+    return [local_elements, sum(parameter.numel() for parameter in plain.parameters())]
 
 
 def pipelined(folder):
     """Two partitions of two tensor parallel ranks; saves."""
     model, plain = distributed(), make()
     optimizer, ordinary = smp.DistributedOptimizer(adam(model)), adam(plain)
-    said["pipelined"] = train(model, optimizer, plain, ordinary), *sizes(model, plain)
-    said["modules"] = sorted({type(each).__name__ for each in model.distributed_modules()})
+    report["pipelined"] = train(model, optimizer, plain, ordinary), *sizes(model, plain)
+    report["modules"] = sorted({type(module).__name__ for module in model.distributed_modules()})
     smp.save_checkpoint(folder, "one", False, model, optimizer)
     smp.save_checkpoint(folder, "one", True, model, optimizer)
     smp.resume_from_checkpoint(folder, "one")
@@ -207,7 +209,7 @@ def prescaled(folder):
     optimizer = smp.DistributedOptimizer(adam(model))
     smp.resume_from_checkpoint(folder, "one", partial=False)
     plain, ordinary = resumed_by_plain_pytorch(folder)
-    said["prescaled"] = train(model, optimizer, plain, ordinary, STEPS), *sizes(model, plain)
+    report["prescaled"] = train(model, optimizer, plain, ordinary, STEPS), *sizes(model, plain)
     smp.resume_from_checkpoint(folder, "one", partial=True)
     train(model, optimizer, *resumed_by_plain_pytorch(folder), STEPS)
 
@@ -221,15 +223,15 @@ def wide(folder):
     plain = resumed_by_plain_pytorch(folder)[0].double()
     optimizer = adam(plain)
     reference(plain, optimizer, 0)
-    train_step(model, mine(0))
-    said["wide"] = compare(model, plain, "wide", 1e-13), *sizes(model, plain)
+    train_step(model, samples_of(0))
+    report["wide"] = compare(model, plain, "wide", 1e-13), *sizes(model, plain)
 
 
 def low(folder):
     """bf16 with fp32 masters: the whole state has whole masters."""
     model = distributed()
     optimizer = smp.DistributedOptimizer(adam(model))
-    train_step(model, mine(0))
+    train_step(model, samples_of(0))
     optimizer.step()
     state, weights = optimizer.state_dict(), model.state_dict()
     names = [name for name, _ in model.named_parameters()]
@@ -237,7 +239,7 @@ def low(folder):
         assert torch.equal(master.bfloat16(), weights[names[number]]), names[number]
     optimizer.load_state_dict(state)
     optimizer.zero_grad()
-    train_step(model, mine(0))
+    train_step(model, samples_of(0))
     optimizer.step()
 
 
@@ -250,13 +252,13 @@ def late(folder):
     else:
         with smp.model_creation(tensor_parallelism=True):
             model = smp.DistributedModel(Model())
-    assert all(each.is_meta for each in model.parameters()) == (smp.pp_size() > 1)
+    assert all(parameter.is_meta for parameter in model.parameters()) == (smp.pp_size() > 1)
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
-    train_step(model, mine(0))
+    train_step(model, samples_of(0))
     optimizer.step()
     state = model.state_dict()
     assert model.module.head.weight is model.module.embed.weight
-    assert len({each.sum().item() for each in state["blocks.0.inner.weight"].split(WIDTH // 2, 1)}) == 2
+    assert len({part.sum().item() for part in state["blocks.0.inner.weight"].split(WIDTH // 2, 1)}) == 2
     if smp.pp_size() > 1:
         torch.save(state, folder / f"late_{smp.rank()}")
     else:
@@ -307,7 +309,7 @@ def refused(folder):
     outside.tied.weight = shared.mix.weight
     late = type("Late", (nn.Linear,), {})(4, 4)
     smp.tp_register_with_module(type(late), DistributedMixer)
-    said["refused"] = [
+    report["refused"] = [
         error_of(lambda: smp.set_tensor_parallelism(late, fused_softmx=True)),
         error_of(lambda: smp.set_tensor_parallelism("model")),
         error_of(lambda: smp.DistributedModel(tied(0))),
@@ -319,22 +321,22 @@ def refused(folder):
     ]
     mixer = Mixer(4)
     smp.set_tensor_parallelism(mixer, use_alibi=True)
-    said["refused"] += [error_of(lambda: smp.DistributedModel(mixer))]
-    said["refused"] += [error_of(bare)]
+    report["refused"] += [error_of(lambda: smp.DistributedModel(mixer))]
+    report["refused"] += [error_of(bare)]
     smp.shutdown()
     smp.init({"partitions": 1, "prescaled_batch": True, "tensor_parallel_degree": 2, "ddp": True})
     model = distributed()
-    said["refused"] += [
+    report["refused"] += [
         error_of(lambda: train_step(model, samples(0, smp.tp_rank()))),
         error_of(lambda: train_step(model, samples(0, 0)[: 4 + 2 * smp.tp_rank()])),
         error_of(lambda: smp.resume_from_checkpoint(folder.parent / "none", "one")),
     ]
-    train_step(model, mine(0))
+    train_step(model, samples_of(0))
 
 
 def language(folder):
-    found = said.setdefault("transformer", [])
-    found.append(transformer.trained(not found, compare))
+    reports = report.setdefault("transformer", [])
+    reports.append(transformer.trained(not reports, compare))
 
 
 def dropping(folder):
@@ -359,7 +361,7 @@ def main(folder):
         phase(folder)
         smp.barrier()
         smp.shutdown()
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

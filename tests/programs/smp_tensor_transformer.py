@@ -120,18 +120,20 @@ def trained(fused, compare):
     torch.manual_seed(5)
     precise = {"attention_in_fp32": True, "fp32_residual_addition": True}  # Without effect in double precision.
     with smp.tensor_parallelism(fused_bias_gelu=True, query_key_layer_scaling=True, **precise):
-        whole = Net(fused)
-    model = smp.DistributedModel(whole)
+        plain_net = Net(fused)
+    model = smp.DistributedModel(plain_net)
     places = smp.rdp_size() if smp.state.cfg.prescaled_batch else smp.dp_size()
     place = smp.rdp_rank() if smp.state.cfg.prescaled_batch else smp.dp_rank()
-    losses = [plain(*samples(each)) for each in range(places)]
+    losses = [plain(*samples(place)) for place in range(places)]
     (sum(losses) / places).backward()
     loss = train_step(model, *samples(place)).reduce_mean().item()
     assert abs(loss - losses[place].item()) < 1e-6 * loss, (loss, losses)
-    assert "DistributedTransformerLMHead" in {type(each).__name__ for each in model.modules()}
+    assert "DistributedTransformerLMHead" in {type(module).__name__ for module in model.modules()}
     torch.set_default_dtype(torch.float32)
     worst = compare(model, plain, "transformer", 1e-9)
-    return worst, sum(each.numel() for each in model.local_parameters() if model.is_distributed_parameter(each))
+    return worst, sum(
+        parameter.numel() for parameter in model.local_parameters() if model.is_distributed_parameter(parameter)
+    )
 
 
 def dropping():
@@ -145,6 +147,6 @@ def dropping():
         return model((x, None))[0][..., 0].mul(torch.arange(5.0)).sum()
 
     torch.manual_seed(smp.tp_rank())
-    found = [run(torch.ones(4, 5, 8)).reduce_mean().item() for _ in range(2)]
-    assert abs(found[0] - found[1]) > 1e-3, found
-    assert len(set(map(tuple, smp.allgather(found, smp.TP_GROUP)))) == 1, found
+    means = [run(torch.ones(4, 5, 8)).reduce_mean().item() for _ in range(2)]
+    assert abs(means[0] - means[1]) > 1e-3, means
+    assert len(set(map(tuple, smp.allgather(means, smp.TP_GROUP)))) == 1, means

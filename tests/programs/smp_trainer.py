@@ -46,10 +46,10 @@ trainer.model_accepts_loss_kwargs = False  # Without it plain Trainer divides by
 trainer.train(resume_from_checkpoint=checkpoint)
 trainer.save_model(f"{folder}/final")
 history = trainer.state.log_history
-told = {
+report = {
     "losses": [entry["loss"] for entry in history if "loss" in entry],
     "eval_losses": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
     "norms": [entry["grad_norm"] for entry in history if "grad_norm" in entry],
-    "parameters": sum(one.numel() for one in model.parameters() if one.device.type != "meta"),
+    "parameters": sum(parameter.numel() for parameter in model.parameters() if parameter.device.type != "meta"),
 }
-print(json.dumps(told), flush=True)
+print(json.dumps(report), flush=True)

@@ -59,8 +59,8 @@ def make() -> Model:
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
     """Two groups, of which one has no weight decay."""
-    weights = [each for each in model.parameters() if each.dim() > 1]
-    others = [each for each in model.parameters() if each.dim() == 1]
+    weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": weights, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=1e-2)
 
@@ -78,9 +78,9 @@ def reference(
 ) -> None:
     """One step of one process over the microbatches of all replicas; the buffers are then the first replica's."""
     optimizer.zero_grad()
-    before = {name: each.clone() for name, each in model.named_buffers()}
+    old_buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for replica in reversed(range(replicas)):
-        model.load_state_dict(before, strict=False)
+        model.load_state_dict(old_buffers, strict=False)
         for tokens in batch(step, replica).chunk(microbatches):
             (loss_of(model(tokens), tokens) / microbatches / replicas).backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -94,11 +94,13 @@ def train_step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def compare(model: smp.DistributedModel, plain: nn.Module, what: str) -> None:
-    wanted = plain.state_dict()
+def compare(model: smp.DistributedModel, plain: nn.Module, case: str) -> None:
+    expected = plain.state_dict()
     for name, value in model.local_state_dict().items():
         if name != "_smp_is_partial":
-            torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6, msg=lambda m: f"{what}: {name}: {m}")
+            torch.testing.assert_close(
+                value, expected[name], rtol=1e-5, atol=1e-6, msg=lambda m: f"{case}: {name}: {m}"
+            )
 
 
 def resumed_by_plain_pytorch(folder: Path) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -119,7 +121,7 @@ def train(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opti
         optimizer.step()
         optimizer.zero_grad()
         compare(model, plain, f"step {step}")
-    assert sum(each.overlapped for each in model.replicas.averagers) > 1, "reductions began within the step"
+    assert sum(averager.overlapped for averager in model.replicas.averagers) > 1, "reductions began within the step"
     for tag in ("one", "two", "two"):
         smp.save_checkpoint(folder, tag, True, model, optimizer, {"path": folder}, num_kept_partial_checkpoints=1)
         smp.save_checkpoint(folder, tag, False, model, optimizer, {"path": folder})
@@ -141,8 +143,8 @@ def loaded_as_this_ranks_part(model: smp.DistributedModel) -> None:
     """A part without the mark of one is taken for the whole state, unless same_partition_load says what it is."""
     part = {name: value.clone() for name, value in model.local_state_dict().items() if name != "_smp_is_partial"}
     with torch.no_grad():
-        for each in model.local_parameters():
-            each.zero_()
+        for parameter in model.local_parameters():
+            parameter.zero_()
     try:
         model.load_state_dict(part)
     except RuntimeError as error:
@@ -162,8 +164,8 @@ def translated(folder: Path, model: smp.DistributedModel) -> None:
     smp.save_checkpoint(folder, "theirs", False, model)
     smp.save_checkpoint(folder, "ours", False, model, translate_if_full=False)
     smp.state.module_manager.translate_functions = []
-    theirs, ours = (torch.load(folder / tag) for tag in ("theirs", "ours"))
-    assert set(theirs) == {f"other.{name}" for name in ours} and "head.weight" in ours, set(theirs)
+    theirs, saved = (torch.load(folder / tag) for tag in ("theirs", "ours"))
+    assert set(theirs) == {f"other.{name}" for name in saved} and "head.weight" in saved, set(theirs)
 
     def back(state: dict[str, Any]) -> dict[str, Any]:
         return {name.removeprefix("other."): value for name, value in state.items()}
@@ -172,7 +174,7 @@ def translated(folder: Path, model: smp.DistributedModel) -> None:
         return {name: value / 2 for name, value in back(state).items() if name != "blocks.0.inner.bias"}
 
     smp.resume_from_checkpoint(folder, "theirs", False, load_optimizer=False, translate_function=back)
-    compare(model, module_of(ours), "translated")
+    compare(model, module_of(saved), "translated")
     try:
         smp.resume_from_checkpoint(folder, "theirs", False, load_optimizer=False, translate_function=halved)
     except RuntimeError as error:
@@ -180,7 +182,7 @@ def translated(folder: Path, model: smp.DistributedModel) -> None:
     else:
         raise AssertionError("a state that lacks a name was loaded")
     smp.resume_from_checkpoint(folder, "theirs", False, strict=False, load_optimizer=False, translate_function=halved)
-    halves = {name: value / (2 if name != "blocks.0.inner.bias" else 1) for name, value in ours.items()}
+    halves = {name: value / (2 if name != "blocks.0.inner.bias" else 1) for name, value in saved.items()}
     compare(model, module_of(halves), "not strict")
     smp.resume_from_checkpoint(folder, "ours", False, load_optimizer=False)
 
@@ -224,15 +226,21 @@ def keywords(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.O
             for tokens in batch(step, replica).chunk(2):
                 loss_of(plain(tokens), tokens).backward()
         train_step(model, batch(step, smp.rdp_rank()))
-        used = {name for name, each in module.named_parameters() if each.grad is not None}
+        used = {name for name, parameter in module.named_parameters() if parameter.grad is not None}
         assert "unused.weight" not in used and len(used) > 20, used
         for name in used:
-            one, other = (plain.get_parameter(name).grad for plain in both)
-            found = module.get_parameter(name).grad
-            wanted = (one, other)[smp.rdp_rank()] if step == 0 else (one + other) / 2
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6, msg=lambda m: f"step {step}: {name}: {m}")
-            assert torch.allclose(one, other, rtol=1e-3) is False, name
-    gradients = [each.grad.untyped_storage().data_ptr() for each in model.local_parameters() if each.grad is not None]
+            first_gradient, other = (plain.get_parameter(name).grad for plain in both)
+            gradient = module.get_parameter(name).grad
+            expected = (first_gradient, other)[smp.rdp_rank()] if step == 0 else (first_gradient + other) / 2
+            torch.testing.assert_close(
+                gradient, expected, rtol=1e-4, atol=1e-6, msg=lambda m: f"step {step}: {name}: {m}"
+            )
+            assert torch.allclose(first_gradient, other, rtol=1e-3) is False, name
+    gradients = [
+        parameter.grad.untyped_storage().data_ptr()
+        for parameter in model.local_parameters()
+        if parameter.grad is not None
+    ]
     assert len(set(gradients)) == 1 < len(gradients), "views of one bucket"
     statistics = smp.allgather(module.blocks[0].norm.running_mean, smp.RDP_GROUP)
     assert not torch.allclose(*statistics), "buffers of their own"
@@ -257,15 +265,20 @@ def spread(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
         compare_whole(model, plain, f"step {step}")
         # As AWS's scripts look at norms: parts of parameters, by place in a vector for each group.
         held = model.local_state_dict()
-        parts = {name: one.ds_tensor for name, one in model.named_parameters()}
-        names = {one: name for name, one in model.module.named_parameters()}
-        shapes = [[(names[one], one.ds_shape, one.ds_numel) for one in group] for group in optimizer.fp16_groups]
-        whole = {name: value.shape for name, value in model.state_dict().items()}
+        parts = {name: parameter.ds_tensor for name, parameter in model.named_parameters()}
+        names = {parameter: name for name, parameter in model.module.named_parameters()}
+        shapes = [
+            [(names[parameter], parameter.ds_shape, parameter.ds_numel) for parameter in group]
+            for group in optimizer.fp16_groups
+        ]
+        shapes_by_name = {name: value.shape for name, value in model.state_dict().items()}
         assert sorted(name for group in shapes for name, _, _ in group) == sorted(names.values())
-        assert all(whole[name] == shape and shape.numel() == count for group in shapes for name, shape, count in group)
+        assert all(
+            shapes_by_name[name] == shape and shape.numel() == count for group in shapes for name, shape, count in group
+        )
         assert all(torch.equal(part, held[name]) and part.ds_numel == part.numel() for name, part in parts.items())
         for vector, group in zip(flat, optimizer.param_groups, strict=True):
-            assert torch.equal(vector, torch.cat([one.ds_tensor.flatten() for one in group["params"]]))
+            assert torch.equal(vector, torch.cat([parameter.ds_tensor.flatten() for parameter in group["params"]]))
         assert torch.distributed.get_world_size(optimizer.ds_param_shard_group) == 2
         assert optimizer._global_grad_norm is not None
     for partial in (True, False):
@@ -287,10 +300,10 @@ def spread(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
     assert held < 0.6 * every, (held, every)
 
 
-def compare_whole(model: smp.DistributedModel, plain: nn.Module, what: str) -> None:
-    found = model.state_dict()
+def compare_whole(model: smp.DistributedModel, plain: nn.Module, case: str) -> None:
+    state = model.state_dict()
     for name, value in plain.state_dict().items():
-        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=lambda m: f"{what}: {name}: {m}")
+        torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-5, msg=lambda m: f"{case}: {name}: {m}")
 
 
 HALVED: list[int] = []
@@ -304,7 +317,7 @@ def halved(_: object, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
 
 
 def refused(folder: Path) -> list[str]:
-    said = []
+    messages = []
     for call in (
         lambda: smp.resume_from_checkpoint(folder, "three"),
         lambda: smp.resume_from_checkpoint(folder, "three", partial=False),
@@ -317,10 +330,10 @@ def refused(folder: Path) -> list[str]:
     ):
         try:
             call()
-            said.append("no error")
+            messages.append("no error")
         except RuntimeError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def main(folder: Path, mode: str) -> None:
@@ -329,8 +342,8 @@ def main(folder: Path, mode: str) -> None:
     model = smp.DistributedModel(Model(), **OPTIONS.get(mode, {"bucket_cap_mb": 0.002}))
     optimizer = smp.DistributedOptimizer(adam(model))
     {"train": train, "resume": resume, "keywords": keywords, "spread": spread}[mode](folder, model, optimizer)
-    state = [each for one in optimizer.state.values() for each in one.values()]
-    print(json.dumps({"state_elements": sum(each.numel() for each in state), "refused": refused(folder)}))
+    state = [value for parameter_state in optimizer.state.values() for value in parameter_state.values()]
+    print(json.dumps({"state_elements": sum(value.numel() for value in state), "refused": refused(folder)}))
 
 
 if __name__ == "__main__":

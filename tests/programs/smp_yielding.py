@@ -20,23 +20,23 @@ from toolkit.rank.modelparallel.torch.step import get_runner
 FOLDER = Path(os.environ["SM_OUTPUT_DATA_DIR"])
 
 
-def until(holds, what):
+def until(holds, event):
     deadline = time.monotonic() + 60
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come: {log}"
+        assert time.monotonic() < deadline, f"{event} did not come: {log}"
         time.sleep(0.001)
 
 
 def await_answer(microbatch):
     def is_here():
         ready = list(get_runner().agent.scheduler._ready)
-        return any(each.urgency == Urgency.ANSWERED and each.task.microbatch == microbatch for each in ready)
+        return any(task.urgency == Urgency.ANSWERED and task.task.microbatch == microbatch for task in ready)
 
     until(is_here, f"the answer for microbatch {microbatch}")
 
 
-def told(name):
-    return FOLDER / f"{name} {len(found)} {step}"
+def file_of(name):
+    return FOLDER / f"{name} {len(events)} {step}"
 
 
 class Logged(torch.autograd.Function):
@@ -54,7 +54,7 @@ class Logged(torch.autograd.Function):
     def backward(ctx, gradient):
         log.append(ctx.said)
         if ctx.awaits:
-            told("second").touch()
+            file_of("second").touch()
             await_answer(1)
         return gradient, None, None, None
 
@@ -68,7 +68,7 @@ class Inner(nn.Module):
     def forward(self, x, number):
         x = Logged.apply(self.linear(x), number, self.name, self.name == "second")
         if self.awaits and number == 1:
-            told("forward").touch()
+            file_of("forward").touch()
             await_answer(0)
         return x
 
@@ -89,14 +89,14 @@ class Waits(torch.autograd.Function):
     def forward(ctx, x, number):
         ctx.is_first = number == 0
         if ctx.is_first:
-            until(told("forward").exists, "the forward pass of microbatch 1")
+            until(file_of("forward").exists, "the forward pass of microbatch 1")
         return x * 1.0
 
     @staticmethod
     def backward(ctx, gradient):
         # Both answers at once would be taken before "second" begins.
         name = "backward" if ctx.is_first else "second"
-        until(told(name).exists, name)
+        until(file_of(name).exists, name)
         return gradient, None
 
 
@@ -121,12 +121,12 @@ class Model(nn.Module):
         x = self.other(Logged.apply(x, number, "asks"), number)
         log.append(f"answered {number}")
         if number == 1:
-            x.register_hook(lambda gradient: told("backward").touch())
+            x.register_hook(lambda gradient: file_of("backward").touch())
         return x
 
 
 os.environ["TOOLKIT_SMP_CHAIN"] = "off"
-found = []
+events = []
 for deterministic in (False, True):
     manual = {"partitions": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0}
     smp.init({**manual, "pipeline": "simple", "deterministic_server": deterministic})
@@ -139,7 +139,7 @@ for deterministic in (False, True):
     for step in range(2):
         log = []
         train(torch.arange(2.0).reshape(2, 1).repeat(1, 4))
-    found.append(log)
+    events.append(log)
     smp.barrier()
     smp.shutdown()
-print(json.dumps(found))
+print(json.dumps(events))

@@ -53,7 +53,7 @@ class Attempts:
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this attempt: from heartbeats, metrics and checkpoints."""
         reported = [
-            each.step for each in pages.read_all(self._run_folder / STATUS_FOLDER).values() if each.step is not None
+            page.step for page in pages.read_all(self._run_folder / STATUS_FOLDER).values() if page.step is not None
         ]
         beats = Steps(seen=bool(reported), highest=max(reported, default=None))
         saved = Steps(seen=not self._checkpoints() <= self._saved)
@@ -109,8 +109,8 @@ class Attempts:
         """Return the job's *outcome* with its earlier attempts."""
         if not self._restarts:
             return outcome
-        ended = "; ".join(part for part in (outcome.cause.process_end, times(len(self._restarts))) if part)
-        cause = msgspec.structs.replace(outcome.cause, process_end=ended)
+        text = "; ".join(part for part in (outcome.cause.process_end, times(len(self._restarts))) if part)
+        cause = msgspec.structs.replace(outcome.cause, process_end=text)
         return msgspec.structs.replace(outcome, cause=cause, restarts=self._restarts)
 
     def _checkpoints(self) -> set[tuple[int, int, int]]:
@@ -118,17 +118,17 @@ class Attempts:
 
         The order of times does not matter: the clock may have been set back since the last save.
         """
-        found: set[tuple[int, int, int]] = set()
+        entries_seen: set[tuple[int, int, int]] = set()
         if not self._job.settings.restarts:
-            return found
+            return entries_seen
         try:
             entries = folders.walk(self._job.folders.checkpoints, folders.named_elsewhere)
             for entry in islice(entries, LOOKED_AT):
-                seen = entry.stat(follow_symlinks=False)
-                found.add((seen.st_ino, seen.st_mtime_ns, seen.st_size))
+                status = entry.stat(follow_symlinks=False)
+                entries_seen.add((status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
             pass  # A file was removed during the scan: the entries seen so far count.
-        return found
+        return entries_seen
 
 
 def _stopped(outcome: Outcome, number: int, attempt: int) -> Outcome:

@@ -42,8 +42,8 @@ def take(base: Path) -> int | None:
 
 def _holder(fd: int) -> str:
     """Return " (pid 71)" for the process that holds the lock of the open folder *fd*, "" if /proc does not tell."""
-    seen = os.fstat(fd)
-    place = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    status = os.fstat(fd)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()

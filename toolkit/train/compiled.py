@@ -18,15 +18,15 @@ def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation |
     *pids* come first, then the newest files: others can be from an earlier attempt."""
     pattern = COMPILER_NAME.replace("%d", "*")
     paths = sorted(folders.matching(status_folder, pattern, lambda error: log.warning(f"{LOST}: {error}")), key=_age)
-    ours = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
-    told = []
-    for path in ours or paths:
+    own_paths = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
+    compilations = []
+    for path in own_paths or paths:
         try:
-            told.append(decode(files.read(path), Compilation, str(path)))
+            compilations.append(decode(files.read(path), Compilation, str(path)))
         except (OSError, ToolkitError) as error:
             log.warning(f"{LOST}: {error}")
     # A launcher, or a program that starts others, may import the framework, too, and train nothing.
-    return min(told, key=lambda each: (each.state == "nothing", each.rank), default=None)
+    return min(compilations, key=lambda compilation: (compilation.state == "nothing", compilation.rank), default=None)
 
 
 def _age(path: Path) -> float:

@@ -9,19 +9,19 @@ from toolkit.train.supervise.console import Console, Outlets
 
 def console(job: Job, line_monitors: LineMonitors, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
     """Return the console of *job*. *terminal*: if it is a terminal, it understands control sequences."""
-    ours = job.settings
+    settings = job.settings
     several = launchers.world_size(job) > 1
-    files = ours.log_files == "on" or (ours.log_files == "auto" and several)
-    tags = ours.log_prefix == "auto" and launchers.name_for(job) == "mpi"
+    files = settings.log_files == "on" or (settings.log_files == "auto" and several)
+    tags = settings.log_prefix == "auto" and launchers.name_for(job) == "mpi"
     return Console(
         host=job.cluster.current,
-        prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several) or tags,
+        prefix_ranks=settings.log_prefix == "rank" or (settings.log_prefix == "auto" and several) or tags,
         tags=tags,
         make_monitor=line_monitors.monitor,
         files=job.folders.output_data / "logs" if files else None,
-        file_bytes=ours.log_file_mib << 20,
+        file_bytes=settings.log_file_mib << 20,
         note=log.warning,
         outlets=outlets,
-        progress=ours.log_progress,
+        progress=settings.log_progress,
         terminal=terminal,
     )

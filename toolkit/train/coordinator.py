@@ -129,13 +129,15 @@ class Coordinator:
     def idle(self, seconds: float) -> None:
         if seconds or self._was_idle:
             self._was_idle = bool(seconds)
-            ours = self._job.settings
-            self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
+            settings = self._job.settings
+            self._link.tell(
+                messages.Idle(seconds=seconds, limit_s=settings.stall_s, stops=settings.stall_action == "stop")
+            )
 
     def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None:
-        found = early.first_early_exit(self._job.cluster.current, (exit,))
-        if found is not None:
-            self._link.tell(messages.UnfinalizedRank(early=found, living_ranks=living_ranks))
+        early_exit = early.first_early_exit(self._job.cluster.current, (exit,))
+        if early_exit is not None:
+            self._link.tell(messages.UnfinalizedRank(early=early_exit, living_ranks=living_ranks))
 
     def rank_done(self, process: str) -> None:
         self._link.tell(RankDone(host=self._job.cluster.current, process=process))
@@ -144,10 +146,10 @@ class Coordinator:
         self._link.tell(messages.CommonStep(step=step))
 
     def launch(self, launch: Launch) -> bool:
-        known = launch.host in self._job.cluster.hosts and launch.host != self._job.cluster.current
-        if known:
+        is_other_host = launch.host in self._job.cluster.hosts and launch.host != self._job.cluster.current
+        if is_other_host:
             self._link.tell(launch)
-        return known
+        return is_other_host
 
     def launched(self) -> str | None:
         return self._command
@@ -156,8 +158,8 @@ class Coordinator:
         self._link.tell(DaemonEnded(code=code))
 
     def daemons_ended(self) -> list[DaemonEnded]:
-        ended, self._daemons = self._daemons, []
-        return ended
+        ends, self._daemons = self._daemons, []
+        return ends
 
     def leader_done(self) -> None:
         self._link.tell(LeaderDone())
@@ -166,21 +168,21 @@ class Coordinator:
         self._link.tell(messages.RanksEnded())
 
     def failing(self, so_far: PhaseEnd) -> None:
-        found = self._failed(so_far)
-        if found is not None:
-            self._link.tell(messages.Failing(report=self._report(found)))
+        failure = self._failed(so_far)
+        if failure is not None:
+            self._link.tell(messages.Failing(report=self._report(failure)))
 
     def answer(self, so_far: PhaseEnd) -> None:
-        found = judge.judge(self._job, so_far) if so_far.hang is not None else self._failed(so_far)
+        failure = judge.judge(self._job, so_far) if so_far.hang is not None else self._failed(so_far)
         # Also where nothing failed here: the rank that ended early may be this host's.
-        here = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
-        report = self._report(found or here)
+        healthy = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
+        report = self._report(failure or healthy)
         abort = mpi.find_abort_elsewhere(so_far)
         if abort is not None:
             report = msgspec.structs.replace(
                 report, abort_text=self._log.mask(abort.text)[:ABORT_TEXT], abort_rank=abort.rank
             )
-        self._link.tell(messages.OwnFailure(report=report if found or report.early or report.abort_text else None))
+        self._link.tell(messages.OwnFailure(report=report if failure or report.early or report.abort_text else None))
 
     def finish_job(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
@@ -225,17 +227,17 @@ class Coordinator:
             self._log.error(text)
 
     def _tell_steps(self, *, last: bool = False) -> None:
-        told = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
-        if told:
-            self._link.tell(messages.RankStepTimes(times=told))
+        times = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
+        if times:
+            self._link.tell(messages.RankStepTimes(times=times))
 
     def _tell_own_work(self) -> None:
         for message in self._slow_ranks.due(time.monotonic()) if self._slow_ranks is not None else ():
             self._link.tell(message)
 
     def _failed(self, so_far: PhaseEnd) -> Outcome | None:
-        found = judge.judge_failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
-        return None if found is None else self._completed(outcomes.advised(self._job, found))
+        failure = judge.judge_failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
+        return None if failure is None else self._completed(outcomes.advised(self._job, failure))
 
     def _report(self, outcome: Outcome) -> EndReport:
         cause = outcome.cause.masked(self._log.mask)
@@ -258,25 +260,26 @@ class Coordinator:
 
     def _final(self, outcome: Outcome, verdict: EndReport) -> Outcome:
         me = self._job.cluster.current
-        ours, theirs = outcome.cause, verdict.cause
-        own = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
-        if own and (ours.primary or ours.process) and not theirs.is_early_exit:
-            more = max(ours.identical_failures, theirs.identical_failures)
-            text = theirs.message if verdict.abort_text else ours.message
-            cause = msgspec.structs.replace(ours, message=text, identical_failures=more)
+        own_cause, theirs = outcome.cause, verdict.cause
+        is_of_this_host = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
+        if is_of_this_host and (own_cause.primary or own_cause.process) and not theirs.is_early_exit:
+            more = max(own_cause.identical_failures, theirs.identical_failures)
+            text = theirs.message if verdict.abort_text else own_cause.message
+            cause = msgspec.structs.replace(own_cause, message=text, identical_failures=more)
             return msgspec.structs.replace(outcome, cause=cause)
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
-        here = "" if verdict.host == me or theirs.kind == HANG else _part(outcome, verdict)
-        ended = "; ".join(part for part in (theirs.process_end, f"this host, {me}, {here}" if here else "") if part)
+        part = "" if verdict.host == me or theirs.kind == HANG else _part(outcome, verdict)
+        this_host = f"this host, {me}, {part}" if part else ""
+        process_end = "; ".join(filter(None, (theirs.process_end, this_host)))
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
             cause_host="" if verdict.of_job else verdict.host,
-            cause=msgspec.structs.replace(theirs, process_end=ended),
-            this_host_end=here,
+            cause=msgspec.structs.replace(theirs, process_end=process_end),
+            this_host_end=part,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,

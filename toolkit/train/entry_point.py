@@ -74,9 +74,9 @@ class ScriptAnswer(Record, frozen=True, kw_only=True):
 
 def environ_of(environ: Mapping[str, str], code: Path) -> dict[str, str]:
     """Return *environ*, a plug-in's, without what its outer `train` set for the plug-in alone."""
-    own = {name: value for name, value in environ.items() if name not in OUTER}
-    path = [part for part in own.pop("PYTHONPATH", "").split(":") if part and part not in (str(HOOK), str(code))]
-    return own | ({"PYTHONPATH": ":".join(path)} if path else {})
+    inner = {name: value for name, value in environ.items() if name not in OUTER}
+    path = [part for part in inner.pop("PYTHONPATH", "").split(":") if part and part not in (str(HOOK), str(code))]
+    return inner | ({"PYTHONPATH": ":".join(path)} if path else {})
 
 
 def job_of_request(job: Job, request: ScriptRequest) -> Job:
@@ -86,7 +86,7 @@ def job_of_request(job: Job, request: ScriptRequest) -> Job:
         UserError: an option has a wrong value.
     """
     strategy = _strategy(job, request)
-    asked = msgspec.structs.replace(
+    requested = msgspec.structs.replace(
         job,
         spec=msgspec.structs.replace(
             job.spec,
@@ -101,36 +101,36 @@ def job_of_request(job: Job, request: ScriptRequest) -> Job:
         strategy=strategy,
         cluster=_cluster(job.cluster, strategy),
     )
-    return _inner(asked) if within.is_inside(request.environ) else asked
+    return _inner(requested) if within.is_inside(request.environ) else requested
 
 
 def answer(outcome: Outcome, log: Log) -> ScriptAnswer:
     """Return what to tell the plug-in of *outcome*."""
     if outcome.exit_code == 0:
         return ScriptAnswer(exit_code=0)
-    shown = report.masked(outcome, log)
+    masked = report.masked(outcome, log)
     return ScriptAnswer(
         exit_code=outcome.exit_code,
-        kind=shown.cause.kind,
-        cause=_text(shown.cause.message),
-        place=_text(report.place_of(shown)),
-        command=_text(" ".join(shown.command)),
-        report=_text(report.whole_text(shown)),
+        kind=masked.cause.kind,
+        cause=_text(masked.cause.message),
+        place=_text(report.place_of(masked)),
+        command=_text(" ".join(masked.command)),
+        report=_text(report.whole_text(masked)),
     )
 
 
-def _text(given: str) -> str:
-    """Return *given* with "?" for each byte that is not UTF-8: the readers of JSON refuse what stands for one."""
-    return given.encode("utf-8", "replace").decode()
+def _text(text: str) -> str:
+    """Return *text* with "?" for each byte that is not UTF-8: the readers of JSON refuse what stands for one."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _strategy(job: Job, request: ScriptRequest) -> Strategy:
     """Return how the runner starts ranks: as the job enables it, else as *request*'s options say."""
-    named = STRATEGIES[request.runner]
-    if not named:
+    strategies = STRATEGIES[request.runner]
+    if not strategies:
         return Strategy()
     enabled = (job.strategy.name, *job.strategy.ignored)
-    name = next((each for each in enabled if each in named), named[0])
+    name = next((candidate for candidate in enabled if candidate in strategies), strategies[0])
     options = {**job.spec.platform_values.parameters, **{key: value for key, value in request.options.items() if value}}
     return Strategy(
         name=name,
@@ -159,8 +159,8 @@ def _cluster(cluster: Cluster, strategy: Strategy) -> Cluster:
         return msgspec.structs.replace(cluster, taking_part=())
     if cluster.taking_part:
         return cluster
-    own = next((group.hosts for group in cluster.groups if group.name == cluster.current_group), cluster.hosts)
-    return msgspec.structs.replace(cluster, taking_part=own)
+    taking_part = next((group.hosts for group in cluster.groups if group.name == cluster.current_group), cluster.hosts)
+    return msgspec.structs.replace(cluster, taking_part=taking_part)
 
 
 def _inner(job: Job) -> Job:

@@ -39,15 +39,15 @@ def fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[
     if spec.rank is not None or spec.starts_ranks:
         environ |= _shared_with_ranks(run_folder, stacks, log)
     total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
-    kept, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
+    fitting_variables, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
     if spilled:
         file = run_folder / "environment.json"
         file.touch(0o600)
         file.write_bytes(json.dumps(spilled).encode())
-        kept["SM_TRAINING_ENV_FILE"] = str(file)
+        fitting_variables["SM_TRAINING_ENV_FILE"] = str(file)
         names = ", ".join(list(spilled)[:8]) + (f" and {len(spilled) - 8} more" if len(spilled) > 8 else "")
         log.warning(f"{names}: too large for an environment; they are in the JSON file SM_TRAINING_ENV_FILE={file}")
-    return msgspec.structs.replace(spec, environ=kept)
+    return msgspec.structs.replace(spec, environ=fitting_variables)
 
 
 def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[str, str]:

@@ -11,12 +11,12 @@ STACKS = "stacks"
 
 def settings(job: Job, run_folder: Path, number: int = 0) -> HangSettings | None:
     """Return how to watch attempt *number* for hangs; each attempt has its own folder for stacks."""
-    ours = job.settings
-    if not ours.stall_s:
+    job_settings = job.settings
+    if not job_settings.stall_s:
         return None
     return HangSettings(
-        after_s=ours.stall_s,
-        stops=ours.stall_action == "stop",
+        after_s=job_settings.stall_s,
+        stops=job_settings.stall_action == "stop",
         folder=job.folders.output_data / "stacks" / (f"attempt-{number}" if number else ""),
         prepared=run_folder / STACKS,
         host=job.cluster.current,

@@ -19,20 +19,20 @@ from toolkit.train.step_times import StepTimes
 
 
 def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | FollowerLink:
-    cluster, ours = job.cluster, job.settings
+    cluster, settings = job.cluster, job.settings
     times = Timeouts(
-        heartbeat_s=ours.heartbeat_s,
-        heartbeat_timeout_s=ours.heartbeat_timeout_s,
-        join_s=ours.join_s,
-        finish_timeout_s=ours.finish_timeout_s,
+        heartbeat_s=settings.heartbeat_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        join_s=settings.join_s,
+        finish_timeout_s=settings.finish_timeout_s,
         grace_s=job.grace_s,
     )
     key = _key(job, log)
     tag, facts = sameness.tag(job.spec.name, cluster.hosts), _facts(job)
     address, ports = cluster.address(cluster.leader), link_ports(job)
     if not cluster.is_leader:
-        where, others = (address, ports[0]), ports[1:]
-        return FollowerLink(cluster.current, cluster.leader, key, times, where, others=others, tag=tag, facts=facts)
+        place, others = (address, ports[0]), ports[1:]
+        return FollowerLink(cluster.current, cluster.leader, key, times, place, others=others, tag=tag, facts=facts)
     hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
     listener = _listen(cluster.addresses.get(cluster.leader), ports, f"host {cluster.current}", log)
     judge = _nobody_is_slow if step_times is None else step_times.judge
@@ -41,7 +41,7 @@ def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | Follo
         key,
         times,
         listener,
-        restarts=ours.restarts,
+        restarts=settings.restarts,
         judge=judge,
         places=_places(job),
         tag=tag,
@@ -67,20 +67,20 @@ def _facts(job: Job) -> dict[str, str]:
     return {name: sameness.fact(value) for name, value in facts.items()}
 
 
-def _listen(address: str | None, ports: tuple[int, ...], where: str, log: Log) -> socket.socket:
-    why = ""
+def _listen(address: str | None, ports: tuple[int, ...], host: str, log: Log) -> socket.socket:
+    reason = ""
     for port in ports:
         try:
-            found = listen(address, port)
+            listener = listen(address, port)
         except OSError as error:
-            why = why or os.strerror(error.errno or 0)
+            reason = reason or os.strerror(error.errno or 0)
             continue
         if port != ports[0]:
-            log.warning(f"link: port {ports[0]} is taken ({why}): using port {port}")
-        return found
+            log.warning(f"link: port {ports[0]} is taken ({reason}): using port {port}")
+        return listener
     raise PlatformError(
-        f"cannot listen on port {' or '.join(map(str, ports))} for the job's other hosts: {why}",
-        where=where,
+        f"cannot listen on port {' or '.join(map(str, ports))} for the job's other hosts: {reason}",
+        where=host,
         hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to run without the link.",
     )
 
@@ -96,25 +96,25 @@ def _places(job: Job) -> dict[str, str]:
     address.
     """
     cluster, must_resolve = job.cluster, {need.host for need in name_needs(job) if isinstance(need, Resolves)}
-    given = {host: address for host, address in cluster.addresses.items() if address != host}
-    return {host: given.get(host, host) for host in cluster.hosts if host in given or host in must_resolve}
+    addresses = {host: address for host, address in cluster.addresses.items() if address != host}
+    return {host: addresses.get(host, host) for host in cluster.hosts if host in addresses or host in must_resolve}
 
 
 def _key(job: Job, log: Log) -> bytes:
-    ours = job.settings
-    secret = ours.job_secret.encode()
-    if ours.job_secret_file is not None:
+    settings = job.settings
+    secret = settings.job_secret.encode()
+    if settings.job_secret_file is not None:
         try:
-            secret = files.read(ours.job_secret_file).strip()
+            secret = files.read(settings.job_secret_file).strip()
         except OSError as error:
             raise of_document(error)(
                 f"expected a readable file, found none ({error.strerror})",
-                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
+                where=f"TOOLKIT_JOB_SECRET_FILE: {settings.job_secret_file}",
             ) from None
         if not secret:
             raise ContractError(
                 "expected a secret, found an empty file",
-                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
+                where=f"TOOLKIT_JOB_SECRET_FILE: {settings.job_secret_file}",
                 hint="Write the job's secret into it, the same on every host, or unset the variable",
             )
     if not secret and job.cluster.is_leader:

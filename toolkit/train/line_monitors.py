@@ -108,15 +108,15 @@ class LineMonitors:
         seers = self._seers
 
         def see(block: bytes) -> None:
-            for each in seers:
-                each(block, rank, host)
+            for seer in seers:
+                seer(block, rank, host)
 
         def see_nested(block: bytes) -> None:
             from toolkit.train.nested_ranks import by_rank
 
             for lines, its_rank, its_host in by_rank(block, rank, host):
-                for each in seers:
-                    each(lines, its_rank, its_host)
+                for seer in seers:
+                    seer(lines, its_rank, its_host)
 
         if self._job.spec.plugin is not None:
             return see_nested
@@ -133,7 +133,7 @@ class LineMonitors:
     def due_in_s(self) -> float | None:
         """Return the seconds until `tick` is due, None if the rules depend only on lines."""
         now_s = time.monotonic()
-        waits = [wait for each in self._nexts if (wait := each(now_s)) is not None]
+        waits = [wait for due in self._nexts if (wait := due(now_s)) is not None]
         if self._monitored is not None:
             waits.append(self._monitored.due_in_s(now_s))
         return min(waits, default=None)
@@ -141,8 +141,8 @@ class LineMonitors:
     def tick(self) -> None:
         """Apply the rules that depend on time."""
         now_s = time.monotonic()
-        for each in self._tickers:
-            self._heed(each(now_s))
+        for ticker in self._tickers:
+            self._heed(ticker(now_s))
         if self._monitored is not None:
             self._monitored.look(now_s)
 
@@ -168,19 +168,19 @@ class LineMonitors:
         warns = warns and self._job.cluster.is_leader  # All hosts have the same definitions.
         if warns:
             self._unseen = unseen.Unseen(definitions)
-        for each in definitions if warns else ():
-            for text in warn.warnings(each, watch):
+        for metric in definitions if warns else ():
+            for text in warn.warnings(metric, watch):
                 self._log.warning(text)
-        for each, better in warn.keras_3(definitions if warns else (), watch):
-            self._log.warning(warn.keras_3_warning(each, better))
+        for metric, better in warn.keras_3(definitions if warns else (), watch):
+            self._log.warning(warn.keras_3_warning(metric, better))
         quoted = list(warn.transformers_5(definitions if warns else (), watch))
         if quoted:
             self._log.warning(warn.transformers_5_warning(quoted, watch))
-        found = capture.MetricCapture(definitions, watch=watch, warn=self._log.warning)
+        capturing = capture.MetricCapture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 
         def see(block: bytes, rank: int, host: str) -> None:
-            samples = found.lines(block, host=host, rank=rank, now_s=time.time())  # Only shown: the wall clock.
+            samples = capturing.lines(block, host=host, rank=rank, now_s=time.time())  # Only shown: the wall clock.
             if self._unseen is not None:
                 self._unseen.look(block, samples)
             if samples:
@@ -192,7 +192,7 @@ class LineMonitors:
         self._seers.append(see)
         self._closers += [writer.close, watch.close]
         if self._unseen is not None:
-            self._closers.append(partial(self._unseen.add, found.not_numbers))
+            self._closers.append(partial(self._unseen.add, capturing.not_numbers))
 
     def _note_steps(self, samples: "Sequence[Sample]") -> None:
         from toolkit.metrics.sample import whole

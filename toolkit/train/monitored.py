@@ -122,10 +122,10 @@ class Monitored:
                 text = file.read()
         except OSError:
             return  # It has found nothing yet.
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        for found in findings.decoded(whole):
-            if found.action != "record":
-                self._log.warning(f"finding {found.rule}: {found.text}")
-            if found.action == "stop":
-                self.stop_rule = self.stop_rule or found.rule
+        lines = text[: text.rfind(b"\n") + 1]
+        self._read_bytes += len(lines)
+        for finding in findings.decoded(lines):
+            if finding.action != "record":
+                self._log.warning(f"finding {finding.rule}: {finding.text}")
+            if finding.action == "stop":
+                self.stop_rule = self.stop_rule or finding.rule

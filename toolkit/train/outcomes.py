@@ -52,7 +52,7 @@ def of_end(job: Job, ended: PhaseEnd) -> Outcome:
         return _judged(job, ended)
     except ImportError as error:
         outcome = of_fault(error, job.cluster.current)
-        ends = ", ".join(f"{each.process} ended with {each.status}" for each in ended.exits)
+        ends = ", ".join(f"{exit.process} ended with {exit.status}" for exit in ended.exits)
         text = f"{_without_files(error)}. What is known: {ends or 'no process was started'}"
         cause = msgspec.structs.replace(outcome.cause, message=text)
         return msgspec.structs.replace(outcome, cause=cause, command=ended.command, exits=ended.exits)
@@ -132,8 +132,8 @@ def _denied(error: OSError) -> PlatformError | None:
     if error.errno not in (errno.EPERM, errno.ENOSYS) or error.filename is not None:
         return None
     hint = "Allow it in the profile of the container's sandbox (docker run --security-opt seccomp=PROFILE)."
-    where = "".join(f" in {frame.name}" for frame in _frames(error)[-1:])
-    return PlatformError(f"this host denies a system call that train needs{where} ({error.strerror})", hint=hint)
+    place = "".join(f" in {frame.name}" for frame in _frames(error)[-1:])
+    return PlatformError(f"this host denies a system call that train needs{place} ({error.strerror})", hint=hint)
 
 
 def _frames(error: BaseException) -> "list[FrameSummary]":

@@ -38,9 +38,9 @@ class Rendezvous:
         if not chooses_port(self._job):
             self._check(self._job)
             return phase
-        before = self._own.port
+        previous_port = self._own.port
         job = self._with_port(self._job)
-        return phase if job.port == before else launchers.plan(job, self._run_folder).phase
+        return phase if job.port == previous_port else launchers.plan(job, self._run_folder).phase
 
     def close(self) -> None:
         """Give the job's port up."""

@@ -54,12 +54,12 @@ class SlowRanks:
         self._looked_s = now_s
         self._write(now_s)
         messages: list[HostOwnWork | TraceRanks] = []
-        told = self._own.new()
-        if told is not None:
-            self._ranks = told.ranks
-            if told.asked is not None and told.asked.number > self._asked:
-                self._asked = told.asked.number
-                messages.append(TraceRanks(request=told.asked))
+        own_work = self._own.new()
+        if own_work is not None:
+            self._ranks = own_work.ranks
+            if own_work.asked is not None and own_work.asked.number > self._asked:
+                self._asked = own_work.asked.number
+                messages.append(TraceRanks(request=own_work.asked))
         if self._ranks and now_s >= self._told_s + self._every_s:
             self._told_s = now_s
             messages.append(HostOwnWork(ranks=_extremes(self._ranks)))
@@ -72,13 +72,15 @@ class SlowRanks:
             self._others[host] = tuple(msgspec.structs.replace(work, host=host) for work in ranks)
             self._has_news = True
 
-    def trace(self, asked: TraceAsked) -> None:
+    def trace(self, request: TraceAsked) -> None:
         """Have those of the two ranks that run on this host trace their next steps."""
-        pair = (asked.slow, asked.healthy)
+        pair = (request.slow, request.healthy)
         try:
-            pages.request_trace(self._folder / STATUS_FOLDER, steps=TRACED_STEPS, ranks=pair, number=-asked.number)
+            pages.request_trace(self._folder / STATUS_FOLDER, steps=TRACED_STEPS, ranks=pair, number=-request.number)
         except OSError as error:
-            self._log.warning(f"ranks {asked.slow} and {asked.healthy} were not asked for a trace: {error.strerror}")
+            self._log.warning(
+                f"ranks {request.slow} and {request.healthy} were not asked for a trace: {error.strerror}"
+            )
 
     def _write(self, now_s: float) -> None:
         if not self._has_news or now_s < self._written_s + max(WRITTEN_S, self._every_s):

@@ -46,11 +46,11 @@ class StepTimes:
         self._number: dict[tuple[str, int], int] = {}
         self._beats = Beats()
         self._kept = Thinned()
-        ours = self._job.settings
+        settings = self._job.settings
         self._stragglers = Stragglers(
             ranks=self._ranks,
-            factor=ours.straggler_factor,
-            steps=ours.straggler_steps,
+            factor=settings.straggler_factor,
+            steps=settings.straggler_steps,
             name=self._name if self._linked else "rank {}".format,
         )
 
@@ -73,9 +73,9 @@ class StepTimes:
 
     def look(self, now_s: float) -> list[RuleEvent]:
         """Read this host's heartbeats if that is due; return what they show, if ranks are compared here."""
-        found: list[RuleEvent] = []
+        events: list[RuleEvent] = []
         if self.due_in_s(now_s) != 0.0:
-            return found
+            return events
         self._looked_s = now_s
         for rank, pid in self._pids.items():
             page = pages.read_rank(self._status_folder / (RANK_NAME % pid))
@@ -85,8 +85,8 @@ class StepTimes:
                 if self._linked:
                     self._kept.step(rank, step, seconds)
                 else:
-                    found += self._stragglers.step(rank, step, seconds, now_s=now_s)
-        return found
+                    events += self._stragglers.step(rank, step, seconds, now_s=now_s)
+        return events
 
     # --- all hosts'
 
@@ -99,13 +99,13 @@ class StepTimes:
 
     def judge(self, host: str, times: Times) -> list[tuple[str, str]]:
         """Return (host, line for its log) for each rank that *host*'s times show to be slow or recovered."""
-        found = []
+        events = []
         for rank, step, seconds in times:
             who = self._number.setdefault((host, rank), len(self._who))
             if who == len(self._who):
                 self._who.append((host, rank))
-            found += self._stragglers.step(who, step, seconds, now_s=0.0)
-        return [self._told(event) for event in found]
+            events += self._stragglers.step(who, step, seconds, now_s=0.0)
+        return [self._told(event) for event in events]
 
     def _told(self, event: RuleEvent) -> tuple[str, str]:
         assert event.rank is not None

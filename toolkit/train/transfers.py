@@ -113,8 +113,8 @@ def _marked(channel: Channel) -> None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_bytes(channel.uri.encode())
     except OSError as error:
-        where = str(error.filename or channel.folder)
-        raise PlatformError(f"cannot be written ({error.strerror})", where=where, hint="Check the disk.") from None
+        place = str(error.filename or channel.folder)
+        raise PlatformError(f"cannot be written ({error.strerror})", where=place, hint="Check the disk.") from None
 
 
 def restore(job: Job, supervisor: Supervisor, log: Log) -> None:
@@ -155,12 +155,12 @@ def service(job: Job, run_folder: Path) -> ProcessSpec:
 
 def finish(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outcome:
     """Upload what is left after the script; return *outcome*, with a note if that failed."""
-    ended_ns = max((each.ended_ns for each in outcome.exits), default=0)
+    ended_ns = max((exit.ended_ns for exit in outcome.exits), default=0)
     if not ended_ns:
         return outcome  # The script never ran.
     ago_s = (time.monotonic_ns() - ended_ns) / 1e9
     clean = outcome.status == "succeeded" or (
-        outcome.status == "stopped" and all(each.signal is None for each in outcome.exits)
+        outcome.status == "stopped" and all(exit.signal is None for exit in outcome.exits)
     )
     times = {"began_s": _began_s(supervisor.run_folder), "ended_s": time.time() - ago_s}
     transfer = _transfer(job, supervisor.run_folder, "finish", clean=clean, **times)
@@ -184,8 +184,8 @@ def _fetched(job: Job, transfer: TransferTask, supervisor: Supervisor) -> Transf
     try:
         return _run(job, transfer, supervisor)
     except _LateError as late:
-        where = transfer.uri or transfer.checkpoint_uri
-        raise PlatformError(f"cannot be fetched: {late}", where=where, hint="Check the network and the disk.") from None
+        place = transfer.uri or transfer.checkpoint_uri
+        raise PlatformError(f"cannot be fetched: {late}", where=place, hint="Check the network and the disk.") from None
 
 
 def _places(job: Job) -> str:
@@ -246,14 +246,14 @@ def _run(job: Job, transfer: TransferTask, supervisor: Supervisor, *, last: bool
         argv, env=environ, cwd=supervisor.run_folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    with process.stdout as told:
-        os.set_blocking(told.fileno(), False)
-        progress = _Progress(told.fileno(), job, supervisor, transfer.timeout_s + MORE_S)
+    with process.stdout as output:
+        os.set_blocking(output.fileno(), False)
+        progress = _Progress(output.fileno(), job, supervisor, transfer.timeout_s + MORE_S)
         try:
             if last:
                 _attend_end(progress, supervisor)
             else:
-                supervisor.attend(lambda: progress.is_over() or supervisor.machine.job.ends, told.fileno())
+                supervisor.attend(lambda: progress.is_over() or supervisor.machine.job.ends, output.fileno())
         finally:
             if not progress.ended:
                 process.kill()

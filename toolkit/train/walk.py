@@ -98,8 +98,8 @@ def launch(request: "ScriptRequest", *, interpreter: str, log: Log, signals: Sig
     log.say_through(outlets.stderr.say, outlets.flush)
     if within.is_inside(environ):
         log.level = 40  # The outer `train` has warned of the job's documents already.
-    own = environ_of(environ, platform.folders(environ).code)
-    outcome = _outcome(platform, own, interpreter, signals, outlets, log, [], asked=request)
+    inner = environ_of(environ, platform.folders(environ).code)
+    outcome = _outcome(platform, inner, interpreter, signals, outlets, log, [], request=request)
     log.attempt("the last lines could not be written", log.flush, None)
     return outcome
 
@@ -115,7 +115,7 @@ def prepared(
     unknown = settings.unknown(environ)
     if unknown:
         log.warning(unknown)
-    ours = settings.read(environ)
+    own_settings = settings.read(environ)
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
@@ -124,11 +124,11 @@ def prepared(
     if machine.other_train:
         log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
     job, unknown = platforms.read_job(
-        platform, environ, ours, machine, log, interpreter=interpreter, needs_script=needs_script
+        platform, environ, own_settings, machine, log, interpreter=interpreter, needs_script=needs_script
     )
     if unknown:
         log.warning(unknown)
-    log.brief = ours.log_failure == "brief"
+    log.brief = own_settings.log_failure == "brief"
     return job
 
 
@@ -156,21 +156,21 @@ def _outcome(
     outlets: Outlets,
     log: Log,
     afterwards: list[Callable[[], None]],
-    asked: "ScriptRequest | None" = None,
+    request: "ScriptRequest | None" = None,
 ) -> Outcome:
     """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported.
 
-    *asked*: what a framework plug-in asks for.
+    *request*: what a framework plug-in asks for.
     """
     me = ""
     try:
         with signals.interrupting():
-            job = prepared(platform, environ, interpreter, log, needs_script=asked is None)
+            job = prepared(platform, environ, interpreter, log, needs_script=request is None)
             me = job.cluster.current
-            if asked is not None:
+            if request is not None:
                 from toolkit.train.entry_point import job_of_request
 
-                job = job_of_request(job, asked)
+                job = job_of_request(job, request)
             job = look.with_libraries(job)
             job_folders.prepare(job.folders, log)
             if rule_output.is_asked(job):
@@ -238,8 +238,8 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
         outcome = _attempts(job, supervisor, attempts, memory, coordinator, log)
         return _with_uploads(job, outcome, supervisor, log)
     finally:
-        for what, close in reversed(closing):
-            log.attempt(f"{what} could not be closed", close, None)
+        for part, close in reversed(closing):
+            log.attempt(f"{part} could not be closed", close, None)
 
 
 def _with_uploads(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outcome:
@@ -362,7 +362,7 @@ def _attempt(
         main = fitted(phase.main, supervisor.run_folder, stacks, more, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
-        services = tuple(marked(each, supervisor.run_folder) for each in services)
+        services = tuple(marked(service, supervisor.run_folder) for service in services)
         traces = RequestedTraces(job)
         ended = run_phase(supervisor, msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
@@ -372,7 +372,7 @@ def _attempt(
         if job.compiler is not None:
             from toolkit.train import compiled
 
-            pids = [each.pid for each in ended.exits]
+            pids = [exit.pid for exit in ended.exits]
             compilation = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
             outcome = msgspec.structs.replace(outcome, compiler=compilation)
         return _with_own_text(job, supervisor.run_folder, outcome)
@@ -413,11 +413,11 @@ def _slow_ranks(job: Job, run_folder: Path, log: Log) -> "SlowRanks | None":
 
 
 def _say_plan(job: Job, plan: Plan, log: Log) -> None:
-    where = f"host {job.cluster.current}"
+    place = f"host {job.cluster.current}"
     if job.cluster.size > 1:
-        where += f" (host {job.cluster.rank + 1} of {job.cluster.size}, {plan.role})"
+        place += f" (host {job.cluster.rank + 1} of {job.cluster.size}, {plan.role})"
     name = f"job {job.spec.name}, " if job.spec.name else ""
-    log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
+    log.info(f"toolkit {toolkit.__version__}: {name}{place}, launcher {plan.launcher}, world size {plan.world_size}")
     if plan.choice:
         log.info(plan.choice)
     if job.compiler is not None and job.compiler.compile == "auto" and job.compiler.budget_s is not None:

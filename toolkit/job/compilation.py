@@ -1,4 +1,4 @@
-"""What a job asks of the compiler, and what it did. toolkit/rank/compiler, in the ranks, writes the second as JSON."""
+"""A job's settings for the compiler, and its results, which toolkit/rank/compiler writes as JSON in the ranks."""
 
 from pathlib import Path
 from typing import Annotated, Literal

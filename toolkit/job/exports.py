@@ -9,7 +9,7 @@ LATEST = "latest-sample.json"
 
 
 class Exports(Record, frozen=True, kw_only=True):
-    """Where a job's metrics go besides its own files. Each is off unless it is given."""
+    """The exporters of a job's metrics. Each is off unless it is given."""
 
     prometheus_port: int | None = None
     """The port at which Prometheus scrapes this host."""

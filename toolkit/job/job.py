@@ -117,7 +117,7 @@ class Job(Record, frozen=True, kw_only=True):
 
     @property
     def argument_style(self) -> ArgumentStyle:
-        """How hyperparameters become arguments."""
+        """The style in which hyperparameters become arguments."""
         return self.settings.argument_style or "sagemaker"
 
     @property

@@ -1,4 +1,4 @@
-"""What the system monitor of a job should do. Platforms make it of profilerconfig.json, settings and job file."""
+"""The configuration of a job's system monitor. Platforms make it of profilerconfig.json, settings and job file."""
 
 from pathlib import Path
 from typing import Any

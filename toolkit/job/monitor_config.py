@@ -1,4 +1,4 @@
-"""What `train` tells the monitor: a JSON file in the run's folder."""
+"""The monitor's configuration, which `train` writes as a JSON file in the run's folder."""
 
 from pathlib import Path
 from typing import Literal

@@ -56,7 +56,7 @@ Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
-    """How a process is stopped: a signal to it alone first, SIGKILL to all that is left later."""
+    """The steps of a stop: a signal to the process alone first, SIGKILL to all that is left later."""
 
     grace_s: float = 20.0
     """The time from the signal to SIGKILL."""
@@ -73,7 +73,7 @@ TaggedBy = Literal["openmpi4", "openmpi5", "mpich"]
 
 
 class Tags(Record, frozen=True, kw_only=True):
-    """How mpirun tags the output of its ranks."""
+    """The form in which mpirun tags the output of its ranks."""
 
     by: TaggedBy
     hosts: dict[str, str] = {}

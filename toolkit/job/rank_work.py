@@ -1,4 +1,4 @@
-"""What a rank needs for its own part of a step: measured on each host, compared by the leader's monitor (SlowRank)."""
+"""The time of a rank's own part of a step: measured on each host, compared by the leader's monitor (SlowRank)."""
 
 from typing import Annotated
 

@@ -32,7 +32,7 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 class Steps(Record, frozen=True, kw_only=True):
-    """How far ranks came in an attempt."""
+    """The progress of ranks in an attempt."""
 
     seen: bool = False
     """Any step was done."""
@@ -48,7 +48,7 @@ class Steps(Record, frozen=True, kw_only=True):
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """How an attempt failed."""
+    """The failure of an attempt."""
 
     kind: str
     exit_code: int

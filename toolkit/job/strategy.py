@@ -1,4 +1,4 @@
-"""How a job's ranks are started: the table of strategies, with one row for each.
+"""The strategies for starting a job's ranks: a table with one row for each.
 
 All their names derive from the rows: the module in toolkit/train/launchers (train/launchers/table.py), the values of
 `--distribution` and job files (job/file/distribution.py), SageMaker's hyperparameters
@@ -124,7 +124,7 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
 
 
 class Strategy(Record, frozen=True, kw_only=True):
-    """How a job's ranks are started."""
+    """The way in which a job's ranks are started."""
 
     name: StrategyName = "script"
     ignored: tuple[StrategyName, ...] = ()

@@ -1,4 +1,4 @@
-"""Where the ranks of a job that hangs are, and which of them the others wait for, if the stacks show it."""
+"""Finds the ranks that the others wait for in a job that hangs, and describes the places of all."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal

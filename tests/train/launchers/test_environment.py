@@ -24,7 +24,7 @@ OURS = {
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("own", ["the user's", ""])
 def test_the_users_value_wins(name: str, own: str) -> None:
-    """27."""
+    """Contract point 27."""
     given = environment(job_of(hosts=TWO, machine={"fabric": "efa"}), ())
     kept = environment(job_of(hosts=TWO, machine={"fabric": "efa"}, environ={name: own}), ())
 
@@ -33,7 +33,7 @@ def test_the_users_value_wins(name: str, own: str) -> None:
 
 
 def test_the_python_path_is_the_hook_the_code_and_the_users_own_in_this_order() -> None:
-    """25."""
+    """Contract point 25."""
     own = {"PYTHONPATH": "/my/modules:/more"}
 
     assert environment(job_of(environ=own), ())["PYTHONPATH"] == f"{HOOK}:/opt/ml/code:/my/modules:/more"
@@ -98,7 +98,7 @@ def test_an_address_given_for_the_leader_takes_its_names_place() -> None:
 
 
 def test_names_are_waited_for_only_where_there_are_several_hosts() -> None:
-    """51."""
+    """Contract point 51."""
     assert name_needs(job_of()) == ()
     assert [need.host for need in name_needs(job_of(hosts=TWO)) if isinstance(need, Resolves)] == list(TWO)
     assert name_needs(job_of(hosts=TWO, environ={"SM_STUDIO_LOCAL_MODE": "True"})) == ()

@@ -22,7 +22,7 @@ TWO = ("algo-1", "algo-2")
 def test_the_interface_is_the_documents_if_it_is_there_else_the_routes(
     asked: str, have: tuple[str, ...], route: str | None, expected: str | None, note: str
 ) -> None:
-    """77."""
+    """Contract point 77."""
     job = job_of(hosts=TWO, interface=asked, machine={"interfaces": have, "route_interface": route})
 
     found, said = interface(job)

@@ -95,7 +95,7 @@ def test_hosts_that_are_one_machine_are_kept_apart(mpi: Mpi, names: bool) -> Non
 def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
     mpi: Mpi, asked: str, kept: tuple[str, ...], given: dict[str, str]
 ) -> None:
-    """44."""
+    """Contract point 44."""
     assert split_options(mpi, asked) == (kept, given)
 
     spec = main(under(mpi, options=asked))
@@ -164,7 +164,7 @@ def test_hosts_of_one_machine_have_names_apart_and_the_leader_one_that_resolves(
 
 
 def test_nccl_knows_hosts_apart_whatever_they_are_called() -> None:
-    """76."""
+    """Contract point 76."""
     found = {current: main(under(hosts=HOSTS, current=current)).environ["NCCL_HOSTID"] for current in HOSTS}
 
     assert found == {host: host for host in HOSTS}

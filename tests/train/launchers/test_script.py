@@ -20,7 +20,7 @@ def test_a_script_is_one_process_however_many_accelerators_there_are() -> None:
 
 @pytest.mark.parametrize("current", TWO)
 def test_every_host_of_several_runs_it_and_knows_the_leader(current: str) -> None:
-    """28."""
+    """Contract point 28."""
     made = plan(job_of(hosts=TWO, current=current), SCRATCH)
 
     environ = made.phase.main.environ

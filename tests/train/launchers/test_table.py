@@ -53,7 +53,7 @@ def test_no_launcher_gives_a_job_of_one_host_a_port_of_its_own_invention(strateg
 
 @pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name != "script"])
 def test_a_host_outside_the_distribution_runs_alone_whatever_the_others_do(strategy: StrategyName) -> None:
-    """37."""
+    """Contract point 37."""
     plan = table.plan(job_of(strategy, hosts=TWO, taking_part=("algo-2",)), SCRATCH)
 
     assert (plan.launcher, plan.role, plan.world_size, plan.modules) == ("script", "alone", 1, ())
@@ -61,7 +61,7 @@ def test_a_host_outside_the_distribution_runs_alone_whatever_the_others_do(strat
 
 @pytest.mark.parametrize("strategy", get_args(StrategyName))
 def test_a_plug_in_starts_its_ranks_itself(strategy: StrategyName) -> None:
-    """38."""
+    """Contract point 38."""
     job = job_of(strategy, hosts=TWO, plugin="framework:main", script=script_of("framework:main", "plugin"))
 
     plan = table.plan(job, SCRATCH)

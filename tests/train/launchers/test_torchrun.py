@@ -21,7 +21,7 @@ def environ(job: Job) -> dict[str, str]:
 
 
 def test_one_host_has_no_rendezvous_in_its_command_and_no_needs() -> None:
-    """42."""
+    """Contract point 42."""
     job = job_of("pytorchddp", gpus=2, hyperparameters={"lr": 0.1})
 
     made = plan(job, SCRATCH)
@@ -88,7 +88,7 @@ def test_without_the_link_the_leader_waits_for_no_port() -> None:
 def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
     given: dict[str, Any], count: int
 ) -> None:
-    """39."""
+    """Contract point 39."""
     job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", **given)
 
     made = plan(job, SCRATCH)
@@ -127,7 +127,7 @@ def test_arguments_that_look_like_torchruns_own_come_behind_the_script() -> None
 
 
 def test_neuron_parallel_compile_stands_in_front_only_if_asked_for() -> None:
-    """42."""
+    """Contract point 42."""
     asked = job_of("torch_distributed", environ={"RUN_NEURON_PARALLEL_COMPILE": "1"})
 
     assert argv(asked)[:2] == ("neuron_parallel_compile", PYTHON)

@@ -41,15 +41,22 @@ class InstanceGroup(Record, frozen=True, kw_only=True):
 
 
 class ResourceConfig(Record, frozen=True, kw_only=True):
-    """resourceconfig.json. Local Mode writes few keys besides hosts and current_host; `topology` may be null."""
+    """resourceconfig.json. Local Mode writes few keys besides hosts and current_host."""
 
     hosts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    """All hosts, in the platform's order."""
     current_host: str
+    """This host."""
     current_instance_type: str | None = None
+    """None: Local Mode."""
     current_group_name: str | None = None
+    """The instance group of this host."""
     instance_groups: tuple[InstanceGroup, ...] | None = None
+    """None: the job has only one."""
     network_interface_name: str | None = None
+    """The interface to the other hosts."""
     topology: Any = None
+    """May be null."""
 
 
 class ChannelConfig(Record, frozen=True, kw_only=True, rename="pascal"):

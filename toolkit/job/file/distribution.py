@@ -34,7 +34,7 @@ KEYS = {row.sdk_keys[0] for row in STRATEGIES.values() if row.sdk_keys} | {SMDIS
 
 
 class _Entry(Record, frozen=True, kw_only=True):
-    """What the dictionary says of one strategy, as far as it is used."""
+    """The entry of one strategy in the dictionary: the keys that are used."""
 
     enabled: bool = False
     processes_per_host: Positive | None = None

@@ -73,34 +73,63 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     """The options as written in a job file or as arguments."""
 
     script: str | None = None
+    """The path of the script, in `source`."""
     source: str | None = None
+    """The folder of the code; None: the script's."""
     name: str | None = None
+    """The job's name; None: one of the script's name and the time."""
     job_dir: str | None = None
+    """The folder of the job's results."""
     replace: bool | None = None
+    """An earlier job's results in `job_dir` may be removed."""
     hosts: Positive | None = None
+    """The number of hosts."""
     instance_groups: tuple[GroupOptions, ...] = ()
+    """The groups of a heterogeneous cluster."""
     processes_per_host: Positive | None = None
+    """The number of ranks on each host."""
     distribution: str | dict[str, Any] | None = None
+    """A name, or the dictionary of SageMaker's SDK."""
     hyperparameter: dict[str, Any] = {}
+    """By name."""
     channel: dict[str, str | ChannelOptions] = {}
+    """By name: a path with its mode, or a table."""
     metric: dict[str, str] = {}
+    """A regular expression by name."""
     metric_presets: str | tuple[str, ...] = ()
+    """Names of frameworks whose metrics are read."""
     profiler_rules: dict[str, Any] | tuple[Any, ...] | None = None
+    """The rules of the profiler."""
     requirements: str | None = None
+    """The file of packages to install."""
     rules: str | None = None
+    """The document of log rules."""
     monitor: bool | None = None
+    """Whether the system monitor runs."""
     disable_profiler: bool | None = None
+    """The opposite of `monitor`, as in SageMaker's API."""
     checkpoints: str | None = None
+    """The folder of checkpoints."""
     env: dict[str, str | bool | int | float] = {}
+    """Variables of the job's environment."""
     stop_after: str | float | None = None
+    """The time after which the job is stopped."""
     max_run: str | float | None = None
+    """The time limit."""
     kill: str | tuple[str, ...] = ()
+    """HOST@TIME of hosts that vanish."""
     interrupt: str | float | tuple[str | float, ...] = ()
+    """TIME or TIME+WAIT of spot interruptions."""
     max_wait: str | float | None = None
+    """The limit of training and of waiting together."""
     backend: Backend | None = None
+    """What a simulated host is."""
     image: str | None = None
+    """The container image of the hosts."""
     memory: str | int | None = None
+    """The memory of each container."""
     shm_size: str | int | None = None
+    """The size of /dev/shm in each container."""
 
 
 TABLES: dict[str, type[Record]] = {"channel": ChannelOptions, "instance-groups": GroupOptions}

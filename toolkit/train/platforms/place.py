@@ -27,7 +27,7 @@ _RANGE = lazy(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where a job runs: what an orchestrator tells one of its hosts."""
+    """The place of a job: the facts that an orchestrator gives to one of its hosts."""
 
     cluster: Cluster
     """The hosts, before it is known which take part in the distribution."""

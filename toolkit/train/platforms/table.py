@@ -37,17 +37,17 @@ class Reader(Protocol):
 
 
 class Platform(Record, frozen=True, kw_only=True):
-    """The functions of a platform that `train` calls. Only `read` raises.
-
-    `folders`: return the job's folders, before any document is read. `clear_stale`: remove the reports of an earlier
-    run. `report`: report to the platform how the job ended.
-    """
+    """The functions of a platform that `train` calls. Only `read` raises."""
 
     name: str
     folders: Callable[[Mapping[str, str]], Folders]
+    """Returns the job's folders, before any document is read."""
     clear_stale: Callable[[Folders, Log], None]
+    """Removes the reports of an earlier run."""
     read: Reader
+    """Returns the job."""
     report: Callable[[Folders, Outcome, Log], None]
+    """Reports to the platform how the job ended."""
 
 
 def detect(environ: Mapping[str, str]) -> Platform:

@@ -29,49 +29,85 @@ SYNONYMS = {
 class Parameters(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of one job; the attributes have the library's names, since scripts read them (smp.state.cfg).
 
-    `memory_weight` and `active_microbatches` are never None after `read`. `partition_file` is the toolkit's own: the
-    path of a partition decision that the job follows (toolkit/parallelism/decision.py).
+    docs/modelparallel.md describes them for users.
     """
 
     partitions: int
+    """The number of parts of the model."""
     microbatches: int = 1
+    """The number of parts into which each batch is split."""
     pipeline: Literal["interleaved", "simple"] = "interleaved"
+    """The order of passes: backward passes between forward passes, or all of them at the end."""
     optimize: Literal["memory", "speed"] = "memory"
+    """The default of `memory_weight`: 0.8 for memory, 0.2 for speed."""
     placement_strategy: str = "cluster"
+    """"cluster", "spread" or an order of the letters D, P and T (placement.py)."""
     auto_partition: bool = True
+    """True: the toolkit assigns modules to partitions; False: the script does."""
     default_partition: int | None = None
+    """The partition of modules that the script assigns to none."""
     partition_file: str = ""
+    """The toolkit's own: the path of a partition decision that the job follows (decision.py)."""
     # TensorFlow's.
     contiguous: bool = True
+    """No partition gets modules both before and after those of another (TensorFlow)."""
     horovod: bool = False
+    """The model has replicas, over which gradients are averaged (TensorFlow)."""
     # PyTorch's.
     ddp: bool = False
+    """True with replicas or tensor parallelism: gradients are averaged (PyTorch)."""
     memory_weight: float | None = None
+    """The weight of memory beside time, 0 to 1; never None after `read`."""
     active_microbatches: int | None = None
+    """The most microbatches in flight; never None after `read`."""
     deterministic_server: bool = False
+    """Each rank works in the order of the first step of the same kind."""
     offload_activations: bool = False
+    """Checkpointed activations are kept in the memory of the host."""
     activation_loading_horizon: int = 4
+    """The number of offloaded activations that are loaded ahead."""
     tensor_parallel_degree: int = 1
+    """The number of ranks that share the tensors of a layer."""
     fp16: bool = False
+    """Train in float16."""
     fp16_params: bool = False
+    """The former name of `fp16`."""
     bf16: bool = False
+    """Train in bfloat16."""
     shard_optimizer_state: bool = False
+    """Each replica holds the optimizer's state of some parameters, and updates those for all."""
     prescaled_batch: bool = False
+    """All tensor parallel ranks read the same samples."""
     skip_tracing: bool = False
+    """Partition by the sizes of parameters, without a profiling pass."""
     sharded_data_parallel_degree: int = 1
+    """The number of replicas over which parameters are sharded."""
     sdp_reduce_bucket_size: float = 5e8
+    """The elements of a bucket of gradients."""
     sdp_param_persistence_threshold: float = 1e6
+    """Parameters with fewer elements are not divided."""
     sdp_max_live_parameters: float = 1e9
+    """The most gathered elements at once."""
     sdp_hierarchical_allgather: bool = True
+    """Of AWS\'s runtime: other values have no effect here."""
     sdp_gradient_clipping: float = 1.0
+    """The norm to which gradients are clipped."""
     ddp_dist_backend: Literal["auto", "nccl"] = "auto"
+    """auto: gloo on CPU, NCCL on CUDA."""
     fast_mode: bool = False
+    """Of AWS\'s runtime: other values have no effect here."""
     static_mode: bool = False
+    """Of AWS\'s runtime: other values have no effect here."""
     delayed_parameter_initialization: bool = False
+    """smp.model_creation delays the initial values (PyTorch)."""
     match_weights: bool = False
+    """A registered class must be able to take the values of the module that it replaces."""
     checkpoint_attentions: bool = False
+    """Of AWS\'s runtime: other values have no effect here."""
     fp32_grad_accumulation: bool = False
+    """In fp16 and bf16, accumulate and average gradients in float32."""
     overlapping_allreduce: bool = True
+    """Of AWS\'s runtime: other values have no effect here."""
 
     @property
     def pipeline_parallel_degree(self) -> int:

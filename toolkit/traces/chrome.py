@@ -78,6 +78,8 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct):
+    """The fields of a trace file that are read, with the file's own names."""
+
     events: list[TraceEvent] = msgspec.field(name="traceEvents")
     distributed: _Distributed = msgspec.field(name="distributedInfo", default=_Distributed())
     devices: list[_Device] = msgspec.field(name="deviceProperties", default_factory=list)

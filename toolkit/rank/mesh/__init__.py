@@ -1,1 +1,1 @@
-"""What the libraries that scripts import share: a rank's position, and connections between ranks."""
+"""Shared by the libraries that scripts import: a rank's position, and connections between ranks."""

@@ -1,21 +1,21 @@
-"""Whether this process compares step times at the moment. The profiler traces nothing meanwhile: what it would trace is
-no step of the job as it will run, and the comparison would measure the tracing."""
+"""Remembers that this process compares step times. The profiler traces nothing meanwhile: it would trace steps that are
+not those of the job, and the comparison would measure the tracing."""
 
-_under_way = False
+_is_comparing = False
 
 
 def begin() -> None:
-    """Step times are compared from here on."""
-    global _under_way
-    _under_way = True
+    """Note that the comparison of step times begins."""
+    global _is_comparing
+    _is_comparing = True
 
 
 def end() -> None:
-    """The comparison is over."""
-    global _under_way
-    _under_way = False
+    """Note that the comparison has ended."""
+    global _is_comparing
+    _is_comparing = False
 
 
 def is_under_way() -> bool:
     """True between `begin` and `end`."""
-    return _under_way
+    return _is_comparing

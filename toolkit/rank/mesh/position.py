@@ -12,13 +12,18 @@ FAMILIES = (
 
 
 class RankPosition(NamedTuple):
-    """A rank's numbers; a single process is rank 0 of 1. `launcher` is "torchrun", "mpirun" or "" (none)."""
+    """A rank's numbers; a single process is rank 0 of 1."""
 
     rank: int = 0
+    """The number among all ranks."""
     size: int = 1
+    """The number of ranks."""
     local_rank: int = 0
+    """The number among the ranks of this host."""
     local_size: int = 1
+    """The number of ranks on this host."""
     launcher: str = ""
+    """"torchrun", "mpirun" or "" (none)."""
 
 
 def rank_position(environ: Mapping[str, str]) -> RankPosition:

@@ -1,4 +1,4 @@
-"""What scripts import as smp."""
+"""The names that scripts import as smp."""
 
 from smdistributed.modelparallel import __version__ as __version__
 

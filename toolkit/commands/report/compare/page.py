@@ -165,7 +165,7 @@ def _describe_job(job: ComparedJob) -> str:
 
 def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
     native = jobs[0]
-    known = ((name, values) for name, values in _list_quantities(jobs, price) if any(map(_is_known, values)))
+    known_quantities = ((name, values) for name, values in _list_quantities(jobs, price) if any(map(_is_known, values)))
     return make_table(
         "overview",
         "The jobs",
@@ -174,7 +174,7 @@ def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
             *(job.label for job in jobs),
             *((f"{job.label} vs {native.label}", "", "value / native - 1") for job in jobs[1:]),
         ),
-        ((name, *map(_round_to_six_digits, values), *_compare_to_first(values)) for name, values in known),
+        ((name, *map(_round_to_six_digits, values), *_compare_to_first(values)) for name, values in known_quantities),
         note="Billable seconds are the training time times the hosts. Numbers have six digits.",
     )
 

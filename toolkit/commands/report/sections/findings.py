@@ -72,7 +72,7 @@ def _build_numbers_table(number: int, group: FoldedFinding) -> Table:
         f"finding-{number}",
         f"Numbers of {finding.rule}",
         names,
-        (_build_row(group, one, limited) for one in finding.numbers),
+        (_build_row(group, finding_number, limited) for finding_number in finding.numbers),
         note=f"Value: of {finding.host}. Least and greatest: of {group.hosts}." if group.others else "",
     )
 

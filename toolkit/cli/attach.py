@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
     folder = catalogue.find(arguments.job, os.environ, Path.cwd())
     try:
-        follow.follow(folder, _put, tail=arguments.tail)
+        follow.follow(folder, _write, tail=arguments.tail)
     except KeyboardInterrupt:
         log.info(f"detached; the job goes on. To stop it: toolkit stop {arguments.job}")
         return exit_codes.INTERRUPTED
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return exit_codes.TEMPORARY_FAILURE
 
 
-def _put(block: bytes) -> None:
+def _write(block: bytes) -> None:
     left = memoryview(block)
     while left:
         left = left[os.write(1, left) :]

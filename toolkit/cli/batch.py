@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         else memory_bytes(Path("/"))
     )
     names = arguments.variant or ["native", "compiled"]
-    changes = {name: _variant(name) for name in names}
+    changes = {name: _parse_variant(name) for name in names}
     trials_by_variant: dict[str, list[BatchTrial]] = {}
     for name, (hyperparameters, variables) in changes.items():
         words = [*arguments.job, "--hosts", "1"]
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         for key, value in variables.items():
             words += ["--env", f"{key}={value}"]
         trials_by_variant[name] = _search(words, name, arguments, start, limit, log)
-    scaled = {name: _scaled(tries, own_batch or start, arguments) for name, tries in trials_by_variant.items()}
+    scaled = {name: _scale(tries, own_batch or start, arguments) for name, tries in trials_by_variant.items()}
     if arguments.json:
         _print_json(trials_by_variant, scaled, limit)
     else:
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return 0 if all(any(trial.fits for trial in tries) for tries in trials_by_variant.values()) else 1
 
 
-def _variant(name: str) -> tuple[dict[str, str], dict[str, str]]:
+def _parse_variant(name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the hyperparameters and the environment that the variant *name* gives the job.
 
     Raises:
@@ -183,7 +183,7 @@ def _search(
             )
             tries.append(tried)
             result = "fits" if tried.fits else tried.reason
-            log.info(f"{name}: batch {batch}: {result} ({_mib(tried.memory_bytes)} MiB, {tried.took_s:.0f} s)")
+            log.info(f"{name}: batch {batch}: {result} ({_format_mib(tried.memory_bytes)} MiB, {tried.took_s:.0f} s)")
     smallest = min(tries, key=lambda trial: trial.batch)
     if not any(trial.fits for trial in tries) and not smallest.is_memory:
         raise UserError(
@@ -192,7 +192,7 @@ def _search(
     return tries
 
 
-def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.Namespace) -> Mapping[str, float | None]:
+def _scale(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.Namespace) -> Mapping[str, float | None]:
     """Return learning rate and weight decay for the largest batch; None where none was given, or none fits."""
     from toolkit.commands.batch.scaling import scaled
     from toolkit.commands.batch.search import largest
@@ -206,7 +206,7 @@ def _scaled(tries: "Sequence[BatchTrial]", old_batch: int, arguments: argparse.N
     return {"learning_rate": values.learning_rate, "weight_decay": values.weight_decay}
 
 
-def _best(tries: "Sequence[BatchTrial]") -> "tuple[BatchTrial | None, BatchTrial | None]":
+def _find_best(tries: "Sequence[BatchTrial]") -> "tuple[BatchTrial | None, BatchTrial | None]":
     """Return the largest batch that fits, and the smallest one above it that does not."""
     best = max((trial for trial in tries if trial.fits), key=lambda trial: trial.batch, default=None)
     above = [trial for trial in tries if not trial.fits and (best is None or trial.batch > best.batch)]
@@ -219,27 +219,27 @@ def _print_table(
     batch: str,
     limit: int,
 ) -> None:
-    print(f"the largest {batch} within {_mib(limit)} MiB")
+    print(f"the largest {batch} within {_format_mib(limit)} MiB")
     rows = [HEADS, *(_build_row(name, tries, scaled[name]) for name, tries in trials_by_variant.items())]
     # A column in which no variant has anything is left out.
     columns = [number for number in range(len(HEADS)) if number == 0 or any(row[number] for row in rows[1:])]
     widths = {number: max(len(row[number]) for row in rows) for number in columns}
     for row in rows:
         print("  ".join(row[number].ljust(widths[number]) for number in columns).rstrip())
-    results = {name: best.batch for name, tries in trials_by_variant.items() if (best := _best(tries)[0])}
+    results = {name: best.batch for name, tries in trials_by_variant.items() if (best := _find_best(tries)[0])}
     if "native" in results and "compiled" in results and results["compiled"] < results["native"]:
         print("compiling makes the largest batch smaller here: the compiled code keeps more in memory.")
 
 
 def _build_row(name: str, tries: "Sequence[BatchTrial]", scaled: Mapping[str, float | None]) -> tuple[str, ...]:
-    best, above = _best(tries)
+    best, above = _find_best(tries)
     return (
         name,
         str(best.batch) if best else "none",
-        _mib(best.memory_bytes) if best else "",
-        _mib(best.gpu_bytes) if best and best.gpu_bytes else "",
-        _number(scaled["learning_rate"]),
-        _number(scaled["weight_decay"]),
+        _format_mib(best.memory_bytes) if best else "",
+        _format_mib(best.gpu_bytes) if best and best.gpu_bytes else "",
+        _format_number(scaled["learning_rate"]),
+        _format_number(scaled["weight_decay"]),
         f"{above.batch}: {above.reason}" if above else "none was tried",
     )
 
@@ -252,14 +252,14 @@ def _print_json(
 
     variants = {}
     for name, tries in trials_by_variant.items():
-        best = _best(tries)[0]
+        best = _find_best(tries)[0]
         variants[name] = {"batch": best.batch if best else None, **scaled[name], "tries": tries}
     print(encode({"memory_bytes": limit, "variants": variants}).decode())
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _mib(size_bytes: int) -> str:
+def _format_mib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):,.0f}"

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     report = check(environ, interpreter=sys.executable, log=log)
     failed = worst(report.results) == "fail"
     if arguments.json:
-        text = msgspec.json.format(encode(_masked(_document(report, environ, failed), log)), indent=2)
+        text = msgspec.json.format(encode(_mask(_document(report, environ, failed), log)), indent=2)
         print(text.decode(), flush=True)
     else:
         print("\n".join(lines(report, environ, log.mask)), flush=True)
@@ -56,13 +56,13 @@ def _document(report: CheckReport, environ: Mapping[str, str], failed: bool) -> 
         "toolkit": toolkit.__version__,
         "job": job and job.spec.name,
         "host": job and job.cluster.current,
-        "plan": plan and _plan(plan, environ),
+        "plan": plan and _describe_plan(plan, environ),
         "checks": msgspec.to_builtins(report.results),
         "exit_code": MISCONFIGURED if failed else 0,
     }
 
 
-def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
+def _describe_plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
     return {
         "launcher": plan.launcher,
         "role": plan.role,
@@ -89,52 +89,52 @@ def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _masked(value: Any, log: Log) -> Any:
+def _mask(value: Any, log: Log) -> Any:
     """Return *value* with every known secret masked. Call it before texts are quoted as JSON, which may hide a secret's
     characters."""
     if isinstance(value, str):
         return log.mask(value)
     if isinstance(value, dict):
-        return {key: _masked(entry, log) for key, entry in value.items()}
-    return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
+        return {key: _mask(entry, log) for key, entry in value.items()}
+    return [_mask(entry, log) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def lines(report: CheckReport, environ: Mapping[str, str], mask: Callable[[str], str]) -> Iterator[str]:
     """Yield the lines of the plan and the table. *mask* masks the secrets in each text before it is cut or folded."""
     if report.plan is not None:
         for line in mask(report.plan.text(dict(environ))).splitlines():
-            yield from _fitted(line)
+            yield from _fit(line)
         yield ""
     width = max(len(result.name) for result in report.results)
     for result in report.results:
-        yield from _row(msgspec.structs.replace(result, found=mask(result.found)), width)
+        yield from _format_row(msgspec.structs.replace(result, found=mask(result.found)), width)
     counts = [sum(result.status == status for result in report.results) for status in ("ok", "warn", "fail")]
     yield "\n{} ok, {} warn, {} fail".format(*counts)
 
 
-def _fitted(line: str) -> list[str]:
+def _fit(line: str) -> list[str]:
     """Return a line of the plan, folded (argv, note, needs) or cut to the width; --json shows all of it."""
     if line.lstrip().startswith(("argv:", "note:", "needs:")):
-        return _folded(line, "    ")
-    return [line if len(line) <= _width() else f"{line[: _width() - 3]}..."]
+        return _fold(line, "    ")
+    return [line if len(line) <= _choose_width() else f"{line[: _choose_width() - 3]}..."]
 
 
-def _row(result: CheckResult, width: int) -> list[str]:
+def _format_row(result: CheckResult, width: int) -> list[str]:
     """Return a line of the table, folded below its last column. The advice begins on a line of its own."""
     margin = " " * (width + 8)
-    rows = _folded(f"{result.status:<4}  {result.name:<{width}}  {result.found}", margin)
+    rows = _fold(f"{result.status:<4}  {result.name:<{width}}  {result.found}", margin)
     if result.advice:
-        rows += _folded(f"{margin}-> {result.advice}", margin + "   ")
+        rows += _fold(f"{margin}-> {result.advice}", margin + "   ")
     return rows
 
 
-def _folded(line: str, margin: str) -> list[str]:
+def _fold(line: str, margin: str) -> list[str]:
     """Return *line* in pieces of the terminal's width; a word is never broken, so that it can be copied."""
     folder = textwrap.TextWrapper(
-        _width(), subsequent_indent=margin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+        _choose_width(), subsequent_indent=margin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
     return folder.wrap(line) or [""]
 
 
-def _width() -> int:
+def _choose_width() -> int:
     return min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)

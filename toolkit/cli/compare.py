@@ -26,13 +26,13 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--epochs",
         metavar="N[,N...]",
-        type=_numbers,
+        type=_parse_numbers,
         help="epochs of the jobs, one number for all or one for each, where their files do not say it",
     )
     parser.add_argument(
         "--gpus",
         metavar="N[,N...]",
-        type=_numbers,
+        type=_parse_numbers,
         help="GPUs of all hosts of the jobs, as --epochs; else the monitor's",
     )
     parser.add_argument("--price", metavar="PER_HOUR", type=price, help="what one host costs in an hour")
@@ -64,10 +64,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     now_s = time.time()
     words = (arguments.native, *arguments.optimised)
     folders = [folder_of(word, os.environ, Path.cwd()) for word in words]
-    form, target = asked(arguments, _beside(folders[0]))
+    form, target = asked(arguments, _choose_default_page(folders[0]))
     read = [jobs.read(folder, now_s=now_s) for folder in folders]
-    epochs = _each("--epochs", arguments.epochs, len(words))
-    gpus = _each("--gpus", arguments.gpus, len(words))
+    epochs = _spread("--epochs", arguments.epochs, len(words))
+    gpus = _spread("--gpus", arguments.gpus, len(words))
     measured = [
         measure_job(job, label, now_s=now_s, epochs=epochs[index], gpus=gpus[index])
         for index, (job, label) in enumerate(zip(read, choose_labels(read), strict=True))
@@ -76,13 +76,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     return 0
 
 
-def _beside(native: Path) -> Path:
+def _choose_default_page(native: Path) -> Path:
     """Return where the page goes by default: beside the folder of the native job, as jobs/compare.html."""
     path = native.absolute().parent / PAGE
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _numbers(word: str) -> tuple[int, ...]:
+def _parse_numbers(word: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(number) for number in word.split(","))
     except ValueError:
@@ -92,7 +92,7 @@ def _numbers(word: str) -> tuple[int, ...]:
     return numbers
 
 
-def _each(option: str, numbers: tuple[int, ...] | None, jobs: int) -> tuple[int | None, ...]:
+def _spread(option: str, numbers: tuple[int, ...] | None, jobs: int) -> tuple[int | None, ...]:
     """Return *numbers* for each of so many *jobs*: one number is for all.
 
     Raises:

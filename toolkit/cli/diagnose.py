@@ -69,13 +69,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         files.read(host.monitor, host.metrics, host=host.name, is_over=job.status != "running") for host in job.hosts
     ]
     findings = apply_rules(job, job.hosts, rules.configurations)
-    print("\n".join(_shown(job, hosts, findings)))
+    print("\n".join(_describe(job, hosts, findings)))
     if arguments.rule_output is not None:
-        print(f"wrote {_write(arguments.rule_output, job, hosts, rules.configurations, findings)}")
+        print(f"wrote {_write_rule_output(arguments.rule_output, job, hosts, rules.configurations, findings)}")
     return 0
 
 
-def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
+def _describe(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
     from toolkit.diagnosis.folding import fold
 
     steps = sum(len(rank_steps.end_s) for evidence in hosts for rank_steps in evidence.steps.values())
@@ -90,20 +90,20 @@ def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Find
         details = (group.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
         host = f"{', '.join(filter(None, details))}: " if any(details) else ""
         yield ""
-        yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
+        yield from _wrap(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:
             limit = "" if number.limit is None else f", limit {number.limit:.4g}"
             formula = f" ({number.formula})" if number.formula else ""
             values = group.of_all(number)
             others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if group.others else ""
-            yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
-        yield from _wrapped(f"Try: {finding.change}", "  ")
-        yield from _wrapped(f"Refuted by: {finding.refuted_by}", "  ")
+            yield from _wrap(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
+        yield from _wrap(f"Try: {finding.change}", "  ")
+        yield from _wrap(f"Refuted by: {finding.refuted_by}", "  ")
         if finding.note:
-            yield from _wrapped(finding.note, "  ")
+            yield from _wrap(finding.note, "  ")
 
 
-def _write(
+def _write_rule_output(
     folder: Path,
     job: "JobData",
     hosts: "Sequence[Evidence]",
@@ -125,5 +125,5 @@ def _write(
     return output
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def _wrap(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)

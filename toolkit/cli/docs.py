@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
     pages = {**{path.stem.lower(): path for path in beside if exists(path)}, **pages}
     if arguments.page is None:
-        print("\n".join(_list(pages)))
+        print("\n".join(_list_pages(pages)))
         return 0
     name = arguments.page.partition("#")[0].removeprefix("docs/").removesuffix(".md").lower()
     if name not in pages:
@@ -57,7 +57,7 @@ def pages_folder() -> Path:
     return package / "docs" if is_dir(package / "docs") else package.parent / "docs"
 
 
-def _list(pages: dict[str, Path]) -> Iterator[str]:
+def _list_pages(pages: dict[str, Path]) -> Iterator[str]:
     width = max(map(len, pages), default=0)
     for name, path in pages.items():
         title = path.read_text("utf-8").partition("\n")[0].lstrip("# ")

@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            refusal = of_path(error) or _of_surroundings(error)
+            refusal = of_path(error) or _explain_surroundings(error)
             if refusal is None:
                 raise
             log.error(str(refusal))
@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(141)
 
 
-def _of_surroundings(error: OSError) -> "ToolkitError | None":
+def _explain_surroundings(error: OSError) -> "ToolkitError | None":
     """Return what to tell of *error*, which names no path: nothing more can be written, to standard output as a rule,
     or the current folder is gone. None if it is neither."""
     from toolkit.errors import PlatformError, UserError

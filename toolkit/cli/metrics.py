@@ -116,20 +116,20 @@ class _Trial:
         for name, captured in self._seen.items():
             definitions = [definition for definition in self._definitions if definition.name == name]
             text = [f"{name}: {definition.regex}" for definition in definitions]
-            text += _summary(captured, self._lines)
+            text += _summarise(captured, self._lines)
             count, first = capture.not_numbers.get(name, (0, ""))
             if count:
-                text += _wrapped(
+                text += _wrap(
                     f"{many(count, 'match', 'matches')} held no number; the first: {printable(first)[:WIDTH]}"
                 )
             for definition in definitions:
-                text += _remarks(definition, guard)
+                text += _list_remarks(definition, guard)
                 if definition.regex in of_keras:
-                    text += _wrapped("note: it finds nothing in the lines of Keras 3, only in those of tf_keras")
+                    text += _wrap("note: it finds nothing in the lines of Keras 3, only in those of tf_keras")
                     better = of_keras[definition.regex]
                     text += [f"    for Keras 3: {better}"] if better else []
                 if definition.regex in of_trainer:
-                    text += _wrapped(
+                    text += _wrap(
                         "note: it finds nothing in the lines of transformers 5, whose Trainer puts numbers in quotes"
                     )
                     better = of_trainer[definition.regex]
@@ -137,7 +137,7 @@ class _Trial:
             yield text
 
 
-def _summary(captured: _Captured, lines: int) -> list[str]:
+def _summarise(captured: _Captured, lines: int) -> list[str]:
     if not captured.values:
         return [f"  nothing captured from {many(lines, 'line')}"]
     values = captured.values
@@ -155,14 +155,14 @@ def _summary(captured: _Captured, lines: int) -> list[str]:
     return text
 
 
-def _remarks(definition: Definition, guard: MatchGuard) -> list[str]:
+def _list_remarks(definition: Definition, guard: MatchGuard) -> list[str]:
     wrong, missing = fault(definition, guard), omission(definition, guard)
-    text = _wrapped(f"warning: it {wrong}") if wrong else _wrapped(f"note: it {missing}") if missing else []
+    text = _wrap(f"warning: it {wrong}") if wrong else _wrap(f"note: it {missing}") if missing else []
     better = suggestion(definition, guard) if text and wrong != TOO_LONG else ""
     if better:
         text.append(f"    better: {better}")  # On one line, so that users can copy it.
     if definition.value_group != 1:
-        text += _wrapped("note: its first group is the step; the platform itself would take that for the value")
+        text += _wrap("note: its first group is the step; the platform itself would take that for the value")
     return text
 
 
@@ -182,7 +182,7 @@ def _definitions(words: list[str], path: Path | None) -> tuple[Definition, ...]:
     return defined
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

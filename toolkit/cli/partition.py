@@ -81,7 +81,7 @@ def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - bot
 
     file: Path = arguments.file
     if is_dir(file):
-        file = _decision_of(file)
+        file = _find_decision(file)
     arguments.output = arguments.output or "-"
     form, target = asked(arguments, file)
     write(build_page(decision.read(file), file.name, now_s=time.time()), form, target)
@@ -91,7 +91,7 @@ def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - bot
 def _profile(arguments: argparse.Namespace, log: Log) -> int:
     if not arguments.job:
         raise UserError("expected a script or a job file, found none", where="toolkit partition profile")
-    words = _job_words(arguments)
+    words = _build_job_words(arguments)
     parser = Parser(prog="toolkit partition profile")
     run_command.add(parser)
     parsed = parser.parse_args(words)
@@ -101,13 +101,13 @@ def _profile(arguments: argparse.Namespace, log: Log) -> int:
     code = run_command.run(parsed, log)
     if code:
         return code
-    decision_file = _decision_of(job.run.job_dir)
+    decision_file = _find_decision(job.run.job_dir)
     shutil.copyfile(decision_file, arguments.output)
     sys.stdout.write("\n")
     return _show(argparse.Namespace(file=arguments.output, output="-", format=None), log)
 
 
-def _job_words(arguments: argparse.Namespace) -> list[str]:
+def _build_job_words(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of `toolkit run` for the profiling job: one process, and for a script its parameters."""
     from toolkit.job.file.text import is_job_file
     from toolkit.train.launchers.modelparallel import PROFILE
@@ -154,7 +154,7 @@ def _check_order(words: list[str]) -> None:
             )
 
 
-def _decision_of(folder: Path) -> Path:
+def _find_decision(folder: Path) -> Path:
     """Return the decision in a job's *folder*.
 
     Raises:

@@ -44,29 +44,29 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """Ask for the traces and print their paths as they appear; return 1 if one does not come in time."""
     from toolkit.status_pages.pages import MOST_TRACED_STEPS, request_trace
 
-    ranks = _ranks(arguments.ranks)
+    ranks = _parse_ranks(arguments.ranks)
     if not 1 <= arguments.steps <= MOST_TRACED_STEPS:
         raise UserError(
             f"expected 1 to {MOST_TRACED_STEPS} steps, found {arguments.steps}",
             hint="A trace takes memory in each step.",
         )
-    below = _base(arguments.job)
-    hosts = _hosts(below, ranks)
+    below = _find_base(arguments.job)
+    hosts = _find_hosts(below, ranks)
     missing = set()
     requests = {}
     for host in hosts:
         try:
             requests[host] = request_trace(host.status, steps=arguments.steps, ranks=ranks)
         except PermissionError as error:
-            raise _of_another(error.filename or host.status, (host.status.owner(),)) from None
+            raise _make_user_error(error.filename or host.status, (host.status.owner(),)) from None
         except OSError:
             raise UserError("the job has just ended", where=str(below)) from None
         missing |= {(host, rank) for rank in host.ranks if not ranks or rank in ranks}
     deadline_s = time.monotonic() + arguments.wait
     while missing and time.monotonic() < deadline_s and any(is_dir(host.status) for host in hosts):
         time.sleep(LOOK_S)
-        missing -= _report(missing, requests)
-    missing -= _report(missing, requests)
+        missing -= _print_traces(missing, requests)
+    missing -= _print_traces(missing, requests)
     if not missing:
         return 0
     names = ", ".join(str(rank) for rank in sorted(rank for _, rank in missing))
@@ -81,14 +81,14 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return 1
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def _parse_ranks(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if len(words) > 2 or not all(word.isascii() and word.isdigit() for word in words):
         raise UserError(f"expected one or two ranks, as 0 or 0,3, found {text!r}", where="--ranks")
     return tuple(int(word) for word in words)
 
 
-def _base(job: str) -> Path:
+def _find_base(job: str) -> Path:
     """Return the folder below which the job's output is."""
     if job:
         from toolkit.commands.simulate import catalogue
@@ -100,12 +100,12 @@ def _base(job: str) -> Path:
     return platforms.detect(environ).folders(environ).base
 
 
-def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
+def _find_hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
     from toolkit.train.probe.ranks import hidden, running
 
     running_hosts = running(below)
     if not running_hosts and (users := hidden()):
-        raise _of_another(below, users)
+        raise _make_user_error(below, users)
     if not running_hosts:
         raise UserError(
             "expected a running job, found no rank of one",
@@ -128,7 +128,7 @@ def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
     return [host for host in armed if not ranks or set(ranks) & set(host.ranks)]
 
 
-def _of_another(source: object, users: Sequence[str]) -> UserError:
+def _make_user_error(source: object, users: Sequence[str]) -> UserError:
     """Return the error of a user who may not look at the job of *users*."""
     import getpass
 
@@ -141,19 +141,19 @@ def _of_another(source: object, users: Sequence[str]) -> UserError:
     )
 
 
-def _report(
+def _print_traces(
     missing: "set[tuple[RunningHost, int]]", requests: "dict[RunningHost, int]"
 ) -> "set[tuple[RunningHost, int]]":
     """Print the traces that have come, and return whose they are."""
     come = set()
     for host, rank in sorted(missing, key=lambda host_and_rank: host_and_rank[1]):
-        for framework, window in _windows(host, rank, requests[host]):
+        for framework, window in _find_windows(host, rank, requests[host]):
             print(f"rank {rank}: steps {window.first_step} to {window.last_step}: {framework / window.file}")
             come.add((host, rank))
     return come
 
 
-def _windows(host: "RunningHost", rank: int, request: int) -> "list[tuple[Path, TracedWindow]]":
+def _find_windows(host: "RunningHost", rank: int, request: int) -> "list[tuple[Path, TracedWindow]]":
     from toolkit.traces import windows
 
     framework = host.output / "profiler" / "framework"

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     job_file = check_job_file(options, origin, folder=Path.cwd(), stamp="")
     _check_kind(arguments)
     _check_values(arguments)
-    user = _person(job_file, log) if arguments.kind == "compose" else _user(arguments.user)
+    user = _prepare_user(job_file, log) if arguments.kind == "compose" else _check_user(arguments.user)
     choices = Choices(
         user=user,
         image=arguments.image or ((job_file.run.image or "") if arguments.kind != "slurm" else ""),
@@ -113,11 +113,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         gpus=arguments.gpus,
         memory=arguments.memory or "",
         shm=arguments.shm,
-        claims=dict(_pair(text, "--claim", "WHAT=CLAIM or WHAT=CLAIM/FOLDER") for text in arguments.claim),
+        claims=dict(_parse_pair(text, "--claim", "WHAT=CLAIM or WHAT=CLAIM/FOLDER") for text in arguments.claim),
         notice_s=arguments.notice,
         suffix="" if arguments.name else os.urandom(3).hex(),
-        node_labels=dict(_pair(text, "--node", "LABEL=VALUE") for text in arguments.node),
-        tolerations=tuple(_toleration(text) for text in arguments.tolerate),
+        node_labels=dict(_parse_pair(text, "--node", "LABEL=VALUE") for text in arguments.node),
+        tolerations=tuple(_parse_toleration(text) for text in arguments.tolerate),
         secrets=tuple(arguments.secret),
         pull_secrets=tuple(arguments.pull_secret),
         service_account=arguments.service_account,
@@ -171,7 +171,7 @@ def _check_values(arguments: argparse.Namespace) -> None:
             raise ContractError(f"expected a name of a-z, 0-9 and inner - or ., found {name!r}", where=option)
 
 
-def _person(job_file: "JobFile", log: Log) -> str:
+def _prepare_user(job_file: "JobFile", log: Log) -> str:
     """Return the user of a project's containers ("" for the image's), and make the folders that they write to."""
     from toolkit.commands.render.compose import folders
     from toolkit.commands.simulate.containers import container_user
@@ -201,14 +201,14 @@ def manifest(kind: str, job_file: "JobFile", choices: "Choices", file: Path) -> 
     return text(kubernetes.job(job_file, choices) if kind == "job" else kubernetes.jobset(job_file, choices))
 
 
-def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
+def _parse_pair(text: str, option: str, expected: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
         raise ContractError(f"expected {expected}, found {text!r}", where=option)
     return name, value
 
 
-def _toleration(text: str) -> "Toleration":
+def _parse_toleration(text: str) -> "Toleration":
     from toolkit.commands.render.inside import Toleration
 
     taint, _, effect = text.partition(":")
@@ -220,7 +220,7 @@ def _toleration(text: str) -> "Toleration":
     return Toleration(key=key, value=value, effect=effect)
 
 
-def _user(text: str) -> str:
+def _check_user(text: str) -> str:
     if text and not re.fullmatch(r"[0-9]+(:[0-9]+)?", text):
         raise ContractError(f"expected UID or UID:GID, in numbers, found {text!r}", where="--user")
     return text

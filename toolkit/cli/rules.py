@@ -94,21 +94,21 @@ class _Trial:
 
     def report(self) -> Iterator[str]:
         """Yield the summary: a line about the log, and one or more about each rule."""
-        took = f", {_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
+        took = f", {_format_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
         yield f"{many(self._lines, 'line')}{took}"
         for state in self._monitor.states():
-            yield from _wrapped(f"{state.rule.name}: {'; '.join(self._said(state))}", "  ")
+            yield from _wrap(f"{state.rule.name}: {'; '.join(self._said(state))}", "  ")
         if self.ending is not None:
             number, event = self.ending
             yield f"{event.rule} would have ended the job at line {number} ({event.action})"
 
     def _shown(self, event: RuleEvent) -> Iterator[str]:
-        clock = f", {_clock(event.time_s - self._start_s)}" if self._is_timed else ""
+        clock = f", {_format_clock(event.time_s - self._start_s)}" if self._is_timed else ""
         rank = "" if event.rank is None else f", rank {event.rank}"
         position = f"line {self._lines}{clock}{rank}"
         yield f"{position}: {event.rule}: {event.kind} ({event.action}){self._compared(event)}"
         yield "    " + printable(event.text)[: WIDTH - 4].rstrip()
-        yield from _wrapped(printable(event.message), "    ")
+        yield from _wrap(printable(event.message), "    ")
 
     def _compared(self, event: RuleEvent) -> str:
         if event.kind != "threshold":
@@ -136,7 +136,7 @@ class _Trial:
             yield "without times, all its matches are one occasion"
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     """Return *seconds* as 0:01:05."""
     whole_s = int(seconds)
     return f"{whole_s // 3600}:{whole_s // 60 % 60:02}:{whole_s % 60:02}"
@@ -152,7 +152,7 @@ def _speed(word: str) -> float:
     return speed
 
 
-def _wrapped(text: str, indent: str) -> Iterable[str]:
+def _wrap(text: str, indent: str) -> Iterable[str]:
     return textwrap.wrap(
         text,
         WIDTH,

@@ -81,7 +81,7 @@ def add(parser: Parser) -> None:
         metavar="PORT",
         nargs="?",
         const=0,
-        type=_port,
+        type=_parse_port,
         help="show the running job's page on localhost; at the end write it to JOBDIR/report.html",
     )
     switch("--plain", "lines alone: no table that is redrawn, no colours (also: NO_COLOR=1, TERM=dumb, no terminal)")
@@ -101,18 +101,18 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     log.hide({**environ, **job_file.environment})
     if arguments.quiet:
         log.level = 30
-    _say_notes(job_file, arguments, environ, log)
+    _log_notes(job_file, arguments, environ, log)
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
 
         return dry_run(job_file, environ, log)
-    watch = None if arguments.watch is None else _watch(arguments.watch)
+    watch = None if arguments.watch is None else _open_watch(arguments.watch)
     background: Background | None = None
     if arguments.detach:
         forked = in_background()
         if not isinstance(forked, Background):
             if forked is None:
-                _show(f"{job_file.name}\n{_short(job_file.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
+                _print(f"{job_file.name}\n{_shorten(job_file.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
             return forked or 0
         background = forked
     look: DisplayStyle = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
             background.started(job_file.run.job_dir / CONSOLE)
         if watch is not None:
             watch.start(job_file.run.job_dir)
-            _show(f"the job's page: {watch.address}\n")
+            _print(f"the job's page: {watch.address}\n")
         return choose_display(log, several=len(job_file.hosts) > 1, environ=environ, look=look)
 
     try:
@@ -136,11 +136,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         if watch is not None:
             watch.end()
     page = "" if watch is None else _page(job_file.run.job_dir, log)
-    _show(f"\n{summary(report, _short(job_file.run.job_dir))}\n{page}")
+    _print(f"\n{summary(report, _shorten(job_file.run.job_dir))}\n{page}")
     return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
 
 
-def _say_notes(job_file: "JobFile", arguments: argparse.Namespace, environ: Mapping[str, str], log: Log) -> None:
+def _log_notes(job_file: "JobFile", arguments: argparse.Namespace, environ: Mapping[str, str], log: Log) -> None:
     """Say what a person should know of the job before it starts."""
     from toolkit.commands.simulate.documents import region_of
     from toolkit.commands.simulate.limits import exceeded
@@ -166,7 +166,7 @@ def stamp(now_ns: int) -> str:
     return f"{time.strftime('%Y-%m-%d-%H-%M-%S', time.localtime(now_ms // 1000))}-{now_ms % 1000:03}"
 
 
-def _port(word: str) -> int:
+def _parse_port(word: str) -> int:
     if not word.isdecimal() or int(word) > 65535:
         raise argparse.ArgumentTypeError(
             f"expected a port of 0 to 65535, found {word!r}; write --watch after the script"
@@ -174,7 +174,7 @@ def _port(word: str) -> int:
     return int(word)
 
 
-def _watch(port: int) -> "LivePage":
+def _open_watch(port: int) -> "LivePage":
     """Take the port of the job's page, before anything starts.
 
     Raises:
@@ -192,13 +192,13 @@ def _page(job_dir: Path, log: Log) -> str:
     from toolkit.commands.simulate.watch import write_page
 
     try:
-        return f"  report: {_short(write_page(job_dir))}\n"
+        return f"  report: {_shorten(write_page(job_dir))}\n"
     except Exception as error:  # noqa: BLE001 - nothing may change how the job ended.
         log.error(f"the job's page could not be written: {type(error).__name__}: {error}; toolkit report {job_dir}")
         return ""
 
 
-def _show(text: str) -> None:
+def _print(text: str) -> None:
     """Write *text* to stdout as far as possible; an error does not change how the job ended."""
     left = text.encode("utf-8", "replace")
     try:
@@ -252,5 +252,5 @@ def _names(arguments: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
     return {name: f"toolkit run: {'SCRIPT' if name == 'script' else '--' + name}" for name in options}
 
 
-def _short(path: Path) -> Path:
+def _shorten(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         raise UserError(
             f"{job.name} is run {runner_place}: it cannot be signalled from here", hint="Run toolkit stop there."
         )
-    if by is None or state == "gone" or not _ask(by):
+    if by is None or state == "gone" or not _signal(by):
         log.info(f"{job.name} does not run: {job.status}")
         return 0
     grace_s = AGAIN_S if arguments.now else 120
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     try:
         if arguments.now and not follow.wait(folder, until_s=time.monotonic() + AGAIN_S):
             log.info(f"{job.name}: SIGKILL to all hosts")
-            _ask(by)
+            _signal(by)
         follow.wait(folder)
     except KeyboardInterrupt:
         log.info("not waiting any more; the job is being stopped")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return 0
 
 
-def _ask(by: "JobRunner") -> bool:
+def _signal(by: "JobRunner") -> bool:
     from toolkit.commands.simulate.runner import send
 
     try:

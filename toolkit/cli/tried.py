@@ -18,7 +18,7 @@ def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _make_error(path, error) from None
 
 
 def lines(log: str) -> Iterator[bytes]:
@@ -35,10 +35,10 @@ def lines(log: str) -> Iterator[bytes]:
         with Path(log).open("rb") as file:
             yield from map(collapsed, file)
     except OSError as error:
-        raise _unreadable(Path(log), error) from None
+        raise _make_error(Path(log), error) from None
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
+def _make_error(path: Path, error: OSError) -> UserError:
     kind = kind_of(path)
     if kind == "a file":
         hint = "Correct the path, or its owner and permissions."

@@ -40,11 +40,11 @@ def places(folder: Path, unreadable: folders.Unreadable = folders.named_elsewher
         raise UserError(f"{EXPECTED}, found {kind}", where=str(folder), hint="Name the folder of a job.")
     errors: list[OSError] = []
     if folders.is_file(folder / REPORT, errors.append) or folders.is_dir(folder / "hosts", errors.append):
-        host_places = tuple(_played(folder, errors.append))
+        host_places = tuple(_find_simulated(folder, errors.append))
     elif (output := output_in(folder, errors.append)) is not None:
         host_places = (Place(output=output),)
     else:
-        host_places = tuple(_several(folder, errors.append)) or tuple(
+        host_places = tuple(_find_several(folder, errors.append)) or tuple(
             Place(output=folder, name=node) for node in sorted(debugger_names.files_of(folder), key=in_order)
         )
         if not host_places and errors:
@@ -112,13 +112,13 @@ def _is_output(folder: Path, unreadable: folders.Unreadable) -> bool:
     return any(folders.exists(folder / mark, unreadable) for mark in MARKS)
 
 
-def _several(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
+def _find_several(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
     for path in map(folder.joinpath, sorted(folders.names(folder), key=in_order)):
         if folders.is_dir(path, unreadable) and (output := output_in(path, unreadable)) is not None:
             yield Place(output=output, name=path.name)
 
 
-def _played(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
+def _find_simulated(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
     hosts = folder / "hosts"
     for host in map(hosts.joinpath, sorted(folders.names(hosts), key=in_order)):
         output = host / "opt" / "ml" / "output"

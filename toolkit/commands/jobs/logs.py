@@ -26,7 +26,7 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
     """
     if lines <= 0:
         return ()
-    text, is_whole = _end(path, lines)
+    text, is_whole = _read_end(path, lines)
     every = text.split("\n") if is_whole else text.split("\n")[1:] or [text]
     if every and not every[-1]:
         every.pop()
@@ -35,10 +35,10 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
     states_text = "\n".join(_ESCAPES.sub("", line[:MASKED]) for line in states)
     plain = mask(states_text).split("\n") if states else []
     more = cut if len(cut) == len(plain) else [0] * len(plain)
-    return tuple(_shown(line, left) for line, left in zip(plain, more, strict=True))
+    return tuple(_clean(line, left) for line, left in zip(plain, more, strict=True))
 
 
-def _end(path: Path, lines: int) -> tuple[str, bool]:
+def _read_end(path: Path, lines: int) -> tuple[str, bool]:
     """Return the end of the file, with *lines* lines where MOST_BYTES have them, and whether it is all of it."""
     reach = TAIL_BYTES
     with files.opened(path) as file:
@@ -51,7 +51,7 @@ def _end(path: Path, lines: int) -> tuple[str, bool]:
             reach *= 4
 
 
-def _shown(line: str, left: int) -> str:
+def _clean(line: str, left: int) -> str:
     """Return *line* without control characters and cut; *left* characters of it were cut before."""
     line = line.translate(_CONTROLS)
     left += max(0, len(line) - LONGEST)

@@ -38,38 +38,38 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
     """
     job_dir = Path(folder).absolute()
     notes: list[str] = []
-    host_places = places(job_dir, lambda error: notes.append(_unusable(Path(str(error.filename)), error)))
+    host_places = places(job_dir, lambda error: notes.append(_describe_unusable(Path(str(error.filename)), error)))
     log, all_digests = Log(), list[Digests]()
     for place in host_places:
-        log.hide(_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
+        log.hide(_read_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
         digests = secrets.read(place.output.parents[2])
         if digests is not None and digests not in all_digests:
             all_digests.append(digests)
             log.hide_digests(digests)
-    report = _report(job_dir / REPORT, notes)
-    hosts = [_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(host_places, 1)]
+    report = _read_report(job_dir / REPORT, notes)
+    hosts = [_read_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(host_places, 1)]
     if report is not None:
         hosts += [
-            _silent(name, host_report, job_dir)
+            _make_missing_host(name, host_report, job_dir)
             for name, host_report in report.hosts.items()
             if name not in _names(hosts)
         ]
-    runs = _runs(job_dir, report, hosts, now_s)
-    status = _status(report, hosts, runs)
-    outcome = _of_the_job(report, hosts)
-    start_s, end_s = _times(report, hosts)
+    runs = _is_running(job_dir, report, hosts, now_s)
+    status = _decide_status(report, hosts, runs)
+    outcome = _choose_outcome(report, hosts)
+    start_s, end_s = _find_times(report, hosts)
     return JobData(
         name=report.name if report else job_dir.name,
         folder=job_dir,
         status=status,
-        hosts=tuple(msgspec.structs.replace(host, status=_settled(host.status, runs)) for host in hosts),
+        hosts=tuple(msgspec.structs.replace(host, status=_settle_status(host.status, runs)) for host in hosts),
         exit_code=report.exit_code
         if report and report.exit_code is not None
         else outcome.exit_code
         if outcome
         else None,
-        reason=log.mask(report.failure_reason if report else _first(host.failure for host in hosts)),
-        failed_host=_blamed(report, outcome, status),
+        reason=log.mask(report.failure_reason if report else _find_first(host.failure for host in hosts)),
+        failed_host=_find_blamed_host(report, outcome, status),
         stopped_by=report.secondary_status if report and status == "stopped" else "",
         outcome=outcome,
         start_s=start_s,
@@ -86,7 +86,7 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
     )
 
 
-def _hyperparameters(path: Path) -> dict[str, Any]:
+def _read_hyperparameters(path: Path) -> dict[str, Any]:
     """Return the hyperparameters in *path*, whose secrets must not be shown; none if it cannot be read."""
     try:
         hyperparameters = msgspec.json.decode(files.read(path))
@@ -95,28 +95,28 @@ def _hyperparameters(path: Path) -> dict[str, Any]:
     return hyperparameters if isinstance(hyperparameters, dict) else {}
 
 
-def _report(path: Path, notes: list[str]) -> JobReport | None:
+def _read_report(path: Path, notes: list[str]) -> JobReport | None:
     try:
         return decode(files.read(path), JobReport, str(path))
     except FileNotFoundError:
         return None  # No job of `toolkit run`.
     except (OSError, ContractError) as error:
-        notes.append(_unusable(path, error))
+        notes.append(_describe_unusable(path, error))
         return None
 
 
-def _host(
+def _read_host(
     place: Place, number: int, report: JobReport | None, job_dir: Path, mask: Callable[[str], str], notes: list[str]
 ) -> HostData:
     output = place.output
-    outcome = _outcome(output / "outcome.json", notes)
-    failure = _text(output / "failure", notes)
-    name = place.name or _own_name(output) or f"host {number}"
+    outcome = _read_outcome(output / "outcome.json", notes)
+    failure = _read_text(output / "failure", notes)
+    name = place.name or _find_host_name(output) or f"host {number}"
     host_report = report.hosts.get(name) if report else None
     host_log = job_dir / "logs" / f"{name}.log"
     logs = folders.matching(output / "data" / "logs", "*.log", folders.named_elsewhere)
     ranks = sorted(logs, key=lambda path: in_order(path.stem))
-    unreadable = _noting(notes)
+    unreadable = _note_errors(notes)
     _name_unreadable(output, notes)
     status: HostStatus = "unfinished"
     if host_report is not None and host_report.status == "vanished":
@@ -139,7 +139,7 @@ def _host(
     )
 
 
-def _silent(name: str, host_report: HostReport, job_dir: Path) -> HostData:
+def _make_missing_host(name: str, host_report: HostReport, job_dir: Path) -> HostData:
     """Return a host that the platform's report has, and whose folder is gone."""
     status: HostStatus = (
         "vanished" if host_report.status == "vanished" else "failed" if host_report.exit_code else "unfinished"
@@ -155,32 +155,32 @@ def _silent(name: str, host_report: HostReport, job_dir: Path) -> HostData:
     )
 
 
-def _outcome(path: Path, notes: list[str]) -> Outcome | None:
+def _read_outcome(path: Path, notes: list[str]) -> Outcome | None:
     try:
         return from_document(files.read(path), str(path))
     except FileNotFoundError:
         return None
     except (OSError, ContractError) as error:
-        notes.append(_unusable(path, error))
+        notes.append(_describe_unusable(path, error))
         return None
 
 
 def _name_unreadable(output: Path, notes: list[str]) -> None:
     """Add a note for each file and folder of measurements, traces and logs that cannot be read: its readers pass over
     it."""
-    unreadable = _noting(notes)
-    _open(output / "metrics.jsonl", unreadable)
+    unreadable = _note_errors(notes)
+    _try_open(output / "metrics.jsonl", unreadable)
     for name in ("monitor", "profiler", "profiler-output", "system", "data/logs"):
         errors: list[OSError] = []
         for entry in folders.walk(output / name, errors.append):
-            _open(Path(entry.path), errors.append)
+            _try_open(Path(entry.path), errors.append)
         for error in errors[:MOST_NOTES]:
             unreadable(error)
         if len(errors) > MOST_NOTES:
             notes.append(f"{output / name}: {len(errors) - MOST_NOTES} more files and folders cannot be read.")
 
 
-def _open(path: Path, unreadable: folders.Unreadable) -> None:
+def _try_open(path: Path, unreadable: folders.Unreadable) -> None:
     try:
         files.opened(path).close()
     except (FileNotFoundError, IsADirectoryError):
@@ -189,27 +189,27 @@ def _open(path: Path, unreadable: folders.Unreadable) -> None:
         unreadable(error)
 
 
-def _noting(notes: list[str]) -> folders.Unreadable:
-    return lambda error: notes.append(_unusable(Path(str(error.filename)), error))
+def _note_errors(notes: list[str]) -> folders.Unreadable:
+    return lambda error: notes.append(_describe_unusable(Path(str(error.filename)), error))
 
 
-def _text(path: Path, notes: list[str]) -> str:
+def _read_text(path: Path, notes: list[str]) -> str:
     try:
         return files.read(path).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
-        notes.append(_unusable(path, error))
+        notes.append(_describe_unusable(path, error))
         return ""
 
 
-def _unusable(path: Path, error: OSError | ContractError) -> str:
+def _describe_unusable(path: Path, error: OSError | ContractError) -> str:
     if isinstance(error, ContractError):
         return f"{path} is damaged ({error.message}); what it says is missing here."
     return f"{path} cannot be read ({error.strerror}); what it says is missing here."
 
 
-def _own_name(output: Path) -> str:
+def _find_host_name(output: Path) -> str:
     """Return the host's name from the files below *output*, "" if none has it."""
     try:
         document = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
@@ -228,7 +228,7 @@ def _names(hosts: Sequence[HostData]) -> set[str]:
     return {host.name for host in hosts}
 
 
-def _runs(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
+def _is_running(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
     if report is not None:
         return report.status == "InProgress" and is_locked(job_dir)
     if now_s is None or any(host.status != "unfinished" for host in hosts):
@@ -236,7 +236,7 @@ def _runs(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], no
     return max((last_written_s(host.output) for host in hosts), default=0.0) > now_s - QUIET_S
 
 
-def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> JobStatus:
+def _decide_status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> JobStatus:
     if runs:
         return "running"
     if report is not None and report.status in STATUSES:
@@ -248,11 +248,11 @@ def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> 
     return "succeeded" if statuses == {"succeeded"} else "unfinished"
 
 
-def _settled(status: HostStatus, runs: bool) -> HostStatus:
+def _settle_status(status: HostStatus, runs: bool) -> HostStatus:
     return "running" if runs and status == "unfinished" else status
 
 
-def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome | None:
+def _choose_outcome(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome | None:
     """Return the outcome of the host that failed first: the platform's choice, else the one that blames itself."""
     outcomes = {host.name: host.outcome for host in hosts if host.outcome is not None}
     if report is not None and report.failed_host in outcomes:
@@ -266,13 +266,13 @@ def _of_the_job(report: JobReport | None, hosts: Sequence[HostData]) -> Outcome 
     )
 
 
-def _blamed(report: JobReport | None, outcome: Outcome | None, status: JobStatus) -> str:
+def _find_blamed_host(report: JobReport | None, outcome: Outcome | None, status: JobStatus) -> str:
     if status != "failed":
         return ""
     return report.failed_host if report is not None else outcome.cause_host if outcome else ""
 
 
-def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
+def _find_times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
     """Return the start and the end as the platform reported them, else as the hosts' files show them."""
     start_s, end_s = span(hosts)
     if report is not None:
@@ -280,5 +280,5 @@ def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float |
     return start_s, end_s
 
 
-def _first(texts: Iterable[str]) -> str:
+def _find_first(texts: Iterable[str]) -> str:
     return next((text for text in texts if text), "")

@@ -15,7 +15,7 @@ TAIL_BYTES = 65_536
 
 def span(hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
     """Return the first and the last time (seconds since the epoch) in the files of *hosts*; None: there is none."""
-    times_s = [time_s for host in hosts for time_s in _times(host)]
+    times_s = [time_s for host in hosts for time_s in _read_times(host)]
     return (min(times_s), max(times_s)) if times_s else (None, None)
 
 
@@ -31,7 +31,7 @@ def last_written_s(folder: Path) -> float:
     return max(written_s, default=0.0)
 
 
-def _times(host: HostData) -> Iterator[float]:
+def _read_times(host: HostData) -> Iterator[float]:
     if host.outcome is not None:
         for process in host.outcome.exits:
             yield from (at_ns / 1e9 for at_ns in (process.started_ns, process.ended_ns) if at_ns > 0)
@@ -52,10 +52,10 @@ def _times(host: HostData) -> Iterator[float]:
     if newest and host.outcome is None and host.is_monitored:
         yield newest
     if not host.is_monitored:
-        yield from _debugger_times(host)
+        yield from _read_debugger_times(host)
 
 
-def _debugger_times(host: HostData) -> Iterator[float]:
+def _read_debugger_times(host: HostData) -> Iterator[float]:
     """Yield the times of the first and the last whole line in SageMaker Debugger's files of *host*."""
     paths = files_of(host.output).get(host.name, ())
     for path, index in ((paths[0], 0), (paths[-1], -1)) if paths else ():

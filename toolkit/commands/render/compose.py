@@ -25,7 +25,9 @@ def project(job_file: JobFile, choices: Choices) -> dict[str, Any]:
     text = json.dumps(document(job_file), indent=2, ensure_ascii=False) + "\n"
     return {
         "name": re.sub("[^a-z0-9_-]+", "-", job_file.name.lower()),
-        "services": {host: _service(job_file, choices, host, number) for number, host in enumerate(job_file.hosts)},
+        "services": {
+            host: _build_service(job_file, choices, host, number) for number, host in enumerate(job_file.hosts)
+        },
         "configs": {"job": {"content": text.replace("$", "$$")}},
     }
 
@@ -33,24 +35,24 @@ def project(job_file: JobFile, choices: Choices) -> dict[str, Any]:
 def folders(job_file: JobFile) -> tuple[str, ...]:
     """Return the folders that the containers write to. The engine would create missing ones as root's."""
     checkpoints = () if job_file.checkpoints is None else (str(job_file.checkpoints),)
-    return (*(f"{_results(job_file, host)}/{name}" for host in job_file.hosts for name in WRITTEN), *checkpoints)
+    return (*(f"{_results_folder(job_file, host)}/{name}" for host in job_file.hosts for name in WRITTEN), *checkpoints)
 
 
-def _results(job_file: JobFile, host: str) -> str:
+def _results_folder(job_file: JobFile, host: str) -> str:
     return f"{job_file.run.job_dir}/hosts/{host}"
 
 
-def _service(job_file: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
+def _build_service(job_file: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
     """Return the container of *host*, which has *number* others before it."""
-    volumes = [_bind(str(job_file.source), CODE, read_only=True)]
+    volumes = [_build_bind_mount(str(job_file.source), CODE, read_only=True)]
     mounted = [channel for channel in job_file.channels if not channel.uri]  # `train` fetches the others.
     volumes += [
-        _bind(str(channel.folder), f"{DATA}/{channel.name}", read_only=channel.file_system != "rw")
+        _build_bind_mount(str(channel.folder), f"{DATA}/{channel.name}", read_only=channel.file_system != "rw")
         for channel in mounted
     ]
-    volumes += [_bind(f"{_results(job_file, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
+    volumes += [_build_bind_mount(f"{_results_folder(job_file, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
     if job_file.checkpoints is not None:
-        volumes.append(_bind(str(job_file.checkpoints), "/opt/ml/checkpoints"))
+        volumes.append(_build_bind_mount(str(job_file.checkpoints), "/opt/ml/checkpoints"))
     service: dict[str, Any] = {
         "image": choices.image,
         "hostname": host,
@@ -80,7 +82,7 @@ def _service(job_file: JobFile, choices: Choices, host: str, number: int) -> dic
     return service
 
 
-def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+def _build_bind_mount(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
     volume: dict[str, Any] = {"type": "bind", "source": source.replace("$", "$$"), "target": target}
     if read_only:
         volume["read_only"] = True

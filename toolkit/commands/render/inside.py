@@ -161,10 +161,10 @@ def checked_claims(job_file: JobFile, choices: Choices) -> dict[str, tuple[str, 
         if name not in choices.claims:
             hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."
             raise ContractError(f"expected a claim for {name}, found none", where="--claim", hint=hint)
-    return {name: _claim(name, text) for name, text in choices.claims.items()}
+    return {name: _parse_claim(name, text) for name, text in choices.claims.items()}
 
 
-def _claim(name: str, text: str) -> tuple[str, str]:
+def _parse_claim(name: str, text: str) -> tuple[str, str]:
     claim, _, folder = text.partition("/")
     folder = folder.strip("/")
     if not OBJECT.fullmatch(claim) or ".." in folder.split("/"):

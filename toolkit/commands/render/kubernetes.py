@@ -51,20 +51,20 @@ def job(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         message = f"expected one instance group, found {len(job_file.groups)}"
         raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
     name = _name(job_file, choices)
-    config = _config(job_file, name)
+    config = _build_config_map(job_file, name)
     count = len(job_file.hosts)
-    hosts = f"{name}-{_range(count)}.{name}" if count > 1 else ""
+    hosts = f"{name}-{_format_range(count)}.{name}" if count > 1 else ""
     own_host = f"{name}-$({INDEX}).{name}" if count > 1 else ""
-    template = _pods(job_file, choices, name, hosts, own_host)
+    template = _build_pod_template(job_file, choices, name, hosts, own_host)
     if count > 1:
         template["spec"]["subdomain"] = name
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": _job_spec(job_file, count, template, retries=RETRIES * count),
+        "spec": _build_job_spec(job_file, count, template, retries=RETRIES * count),
     }
-    return config, *((_service(name),) if count > 1 else ()), manifest
+    return config, *((_build_service(name),) if count > 1 else ()), manifest
 
 
 def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
@@ -74,22 +74,24 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         ContractError: no image is given, a channel has no claim, or two groups would have one name.
     """
     name = _name(job_file, choices)
-    config = _config(job_file, name)
+    config = _build_config_map(job_file, name)
     groups = [
         (own_host, len(group.hosts), group)
-        for own_host, group in zip(_group_names(job_file), job_file.groups, strict=True)
+        for own_host, group in zip(_choose_group_names(job_file), job_file.groups, strict=True)
     ]
     several = len(job_file.hosts) > 1
-    hosts = ",".join(f"{name}-{group}-0-{_range(count)}.{name}" for group, count, _ in groups) if several else ""
+    hosts = ",".join(f"{name}-{group}-0-{_format_range(count)}.{name}" for group, count, _ in groups) if several else ""
     jobs = []
     for group, count, described in groups:
         group_name = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _pods(job_file, choices, name, hosts, group_name, group=group if len(groups) > 1 else "")
+        template = _build_pod_template(
+            job_file, choices, name, hosts, group_name, group=group if len(groups) > 1 else ""
+        )
         if described.instance_type != "local":
             labels = template["spec"].setdefault("nodeSelector", {})
             labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)
         # The JobSet retries as a whole, with all hosts.
-        job_spec = _job_spec(job_file, count, template, retries=0)
+        job_spec = _build_job_spec(job_file, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -117,7 +119,7 @@ def _name(job_file: JobFile, choices: Choices) -> str:
     return (name if name[0].isalpha() else f"job-{name}") + suffix
 
 
-def _group_names(job_file: JobFile) -> tuple[str, ...]:
+def _choose_group_names(job_file: JobFile) -> tuple[str, ...]:
     """Return the replicated jobs' names, by which the groups' pods and results are told apart."""
     if len(job_file.groups) == 1:
         return (GROUP,)
@@ -130,16 +132,16 @@ def _group_names(job_file: JobFile) -> tuple[str, ...]:
     return names
 
 
-def _range(count: int) -> str:
+def _format_range(count: int) -> str:
     return f"[0-{count - 1}]" if count > 1 else "0"
 
 
-def _config(job_file: JobFile, name: str) -> dict[str, Any]:
+def _build_config_map(job_file: JobFile, name: str) -> dict[str, Any]:
     text = json.dumps(document(job_file), indent=2, ensure_ascii=False) + "\n"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-job"}, "data": {FILE: text}}
 
 
-def _service(name: str) -> dict[str, Any]:
+def _build_service(name: str) -> dict[str, Any]:
     """Return the headless service through which the pods of a Job find each other, even before they are ready."""
     return {
         "apiVersion": "v1",
@@ -153,7 +155,7 @@ def _service(name: str) -> dict[str, Any]:
     }
 
 
-def _job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
+def _build_job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
@@ -177,7 +179,7 @@ def _job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retrie
     return spec
 
 
-def _pods(
+def _build_pod_template(
     job_file: JobFile, choices: Choices, name: str, hosts: str, own_host: str, *, group: str = ""
 ) -> dict[str, Any]:
     """Return the pods' template. *own_host*: this host's name among *hosts*; both are empty for a single host. *group*:
@@ -189,7 +191,7 @@ def _pods(
     if hosts:
         environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own_host}]
     environ.append({"name": "TOOLKIT_STOP_WITHIN_S", "value": str(STOP_WITHIN_S)})
-    mounts, volumes = _volumes(job_file, choices, name, group)
+    mounts, volumes = _build_volumes(job_file, choices, name, group)
     container: dict[str, Any] = {
         "name": "train",
         "image": choices.image,
@@ -204,7 +206,7 @@ def _pods(
     container["securityContext"] = _container_rights(choices)
     if choices.secrets:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in choices.secrets]
-    resources = _resources(choices)
+    resources = _build_resources(choices)
     if resources:
         container["resources"] = resources
     spec: dict[str, Any] = {
@@ -215,10 +217,10 @@ def _pods(
         "containers": [container],
         "volumes": volumes,
     }
-    return {"spec": {**spec, **_placement(choices)}}
+    return {"spec": {**spec, **_build_placement(choices)}}
 
 
-def _resources(choices: Choices) -> dict[str, Any]:
+def _build_resources(choices: Choices) -> dict[str, Any]:
     """Return what a pod asks for. Memory and GPUs are its limit, too; CPUs that nobody else uses are not held back."""
     limits: dict[str, Any] = {"nvidia.com/gpu": choices.gpus} if choices.gpus else {}
     if choices.memory:
@@ -243,7 +245,7 @@ def _pod_rights(choices: Choices) -> dict[str, Any]:
     return rights
 
 
-def _placement(choices: Choices) -> dict[str, Any]:
+def _build_placement(choices: Choices) -> dict[str, Any]:
     """Return which nodes the pods may have, and who they are there."""
     tolerations: list[dict[str, Any]] = []
     if choices.gpus:  # The taint of GPU nodes that clouds and NVIDIA's operator set.
@@ -261,7 +263,7 @@ def _placement(choices: Choices) -> dict[str, Any]:
     return {name: value for name, value in placement.items() if value}
 
 
-def _volumes(
+def _build_volumes(
     job_file: JobFile, choices: Choices, name: str, group: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (mounts, volumes): the job file, shared memory, and each claim. Each host has its own model and output, by

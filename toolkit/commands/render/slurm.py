@@ -47,12 +47,12 @@ def script(job_file: JobFile, choices: Choices, path: Path) -> str:
     prepare = ""
     if choices.image:
         prepare = f"\n# The container's engine makes no folder that it mounts.\nmkdir -p {shlex.quote(str(results))}\n"
-        mounts = ",".join(f"{path}:{path}" for path in _mounts(job_file, path, results))
+        mounts = ",".join(f"{path}:{path}" for path in _list_mounts(job_file, path, results))
         train += f" --container-image={shlex.quote(choices.image)} --container-mounts={shlex.quote(mounts)}"
     train += " train"
     base = f"{shlex.quote(str(results))}/{{job}}/{{host}}"
     return SCRIPT.format(
-        options="".join(f"#SBATCH --{option}\n" for option in _options(job_file, choices)),
+        options="".join(f"#SBATCH --{option}\n" for option in _list_options(job_file, choices)),
         job=shlex.quote(str(path)),
         base=base,
         prepare=prepare,
@@ -61,7 +61,7 @@ def script(job_file: JobFile, choices: Choices, path: Path) -> str:
     )
 
 
-def _mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
+def _list_mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
     """Return the folders of the cluster that a container needs, where they are: the job file names them so. One below
     another is left out.
 
@@ -79,7 +79,7 @@ def _mounts(job_file: JobFile, path: Path, results: Path) -> tuple[Path, ...]:
     return tuple(folder for folder in unique if not any(other in folder.parents for other in unique))
 
 
-def _options(job_file: JobFile, choices: Choices) -> list[str]:
+def _list_options(job_file: JobFile, choices: Choices) -> list[str]:
     options = [
         f"job-name={job_file.name}",
         f"nodes={len(job_file.hosts)}",

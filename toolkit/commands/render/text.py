@@ -12,12 +12,12 @@ OTHERWISE = re.compile(r"[yYnN]|[-+]?\.?[0-9].*")
 def text(documents: Sequence[dict[str, Any]]) -> str:
     """Return *documents* as one stream with the order of keys kept; YAML has texts of several lines as blocks."""
     try:
-        return _yaml(documents)
+        return _write_yaml(documents)
     except ImportError:
         return "---\n".join(json.dumps(document, indent=2, ensure_ascii=False) + "\n" for document in documents)
 
 
-def _yaml(documents: Sequence[dict[str, Any]]) -> str:
+def _write_yaml(documents: Sequence[dict[str, Any]]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types of its own

@@ -38,7 +38,7 @@ FINGERPRINT = 1024
 
 
 class Coordinator:
-    """What this host tells the other hosts and hears from them (supervise.others.Link), to the verdict at the end."""
+    """Tells the other hosts of this one, and hears from them, to the verdict at the end (supervise.link.HostLink)."""
 
     def __init__(
         self,

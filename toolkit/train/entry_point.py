@@ -62,7 +62,7 @@ class ScriptRequest(Record, frozen=True, kw_only=True):
 
 
 class ScriptAnswer(Record, frozen=True, kw_only=True):
-    """How the script ended: what the exception of the plug-in is made of. `report`: the content of output/failure."""
+    """The end of the script, for the plug-in's exception. `report`: the content of output/failure."""
 
     exit_code: int
     kind: str = ""

@@ -35,7 +35,7 @@ STEP_METRICS = ("step", "step_time")
 class LineMonitors:
     """The line monitors of one host.
 
-    `ruled`: why a log rule ends the job, None if none does (supervise.others.LogRules). `steps`: the progress of this
+    `ruled`: why a log rule ends the job, None if none does (supervise.link.LogRules). `steps`: the progress of this
     attempt according to the samples.
     """
 
@@ -53,7 +53,7 @@ class LineMonitors:
 
     @property
     def stop_rule(self) -> str:
-        """The profiler rule that stops the job; "" while none does (supervise.others.LogRules)."""
+        """The profiler rule that stops the job; "" while none does (supervise.link.LogRules)."""
         return "" if self._monitored is None else self._monitored.stop_rule
 
     def read_rules(self) -> None:

@@ -266,7 +266,7 @@ def _run(job: Job, transfer: TransferTask, supervisor: Supervisor, *, last: bool
 
 
 class _Progress:
-    """What a transfer's process tells on *fd*: a byte for each piece, and its end. `late`: why it must end."""
+    """Reads from *fd* a byte for each piece that a transfer has moved, and its end. `late`: why it must end."""
 
     def __init__(self, fd: int, job: Job, supervisor: Supervisor, limit_s: float) -> None:
         self.fd, self._job, self._state, self._limit_s = fd, job, supervisor.machine.job, limit_s

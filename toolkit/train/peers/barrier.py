@@ -6,7 +6,7 @@ from toolkit.train.peers.reports import in_vain, named, of_what, shared_address,
 
 
 class StartBarrier:
-    """Which of *hosts* (the first is the leader) are ready; *survey*: `surveyed` must come before the ranks start."""
+    """Knows which of *hosts* (the first leads) are ready; *survey*: `surveyed` must come before the ranks start."""
 
     def __init__(self, hosts: tuple[str, ...], join_s: float, now_s: float, *, survey: bool) -> None:
         self._hosts = hosts

@@ -1,4 +1,4 @@
-"""Pure: whether a whole job hangs: only if no host is active, since the others may wait for an active one."""
+"""Pure: decides if a whole job hangs: only if no host is active, since the others may wait for an active one."""
 
 from toolkit.train.peers.messages import Idle
 

@@ -1,4 +1,4 @@
-"""What the `train` processes of one job say to each other; frames.py proves each message. Pure.
+"""Pure: the messages between the `train` processes of one job; frames.py proves each of them.
 
 Messages that are events of the receiving host as they stand (a stop, a restart) are in job/events.py.
 
@@ -24,7 +24,7 @@ StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How one host's part failed or ended. With exit_code 0 and not `stopped`, all is well."""
+    """The end of one host's part, or its failure. With exit_code 0 and not `stopped`, all is well."""
 
     host: Name
     exit_code: ExitCode
@@ -40,9 +40,9 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
     early: EarlyExit | None = None
     """The first rank of the host that ended with 0."""
     abort_text: str = ""
-    """What mpirun on this host printed about the abort of a rank of another host."""
+    """The text that mpirun on this host printed about the abort of a rank of another host."""
     abort_rank: Rank | None = None
-    """That rank."""
+    """The rank that aborted."""
 
     @property
     def failed(self) -> bool:

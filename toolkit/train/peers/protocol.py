@@ -88,14 +88,18 @@ Action = Send | LogLine | HostStepTimes | RanksWork | TraceRanks | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):
-    """The timeouts of a job, in seconds. `finish_timeout_s`: for the other hosts once the first has succeeded (0: no
-    limit)."""
+    """The timeouts of a job, in seconds."""
 
     heartbeat_s: float
+    """From one heartbeat to the next."""
     heartbeat_timeout_s: float
+    """A host that is silent for so long has vanished."""
     join_s: float
+    """By then every host must be ready to start."""
     finish_timeout_s: float
+    """For the other hosts once the first has succeeded (0: no limit)."""
     grace_s: float
+    """From a stop signal to SIGKILL."""
 
     def among(self, hosts: int) -> "Timeouts":
         """Return these timeouts for a job of so many hosts: heartbeats no more often than the leader can handle, and

@@ -12,15 +12,16 @@ from toolkit.train.supervise.activity import RankActivity, unusual_state, used_t
 
 
 class HangSettings(Record, frozen=True, kw_only=True):
-    """How this host watches for hangs. `stops`: a hang ends the job; else it is only reported.
-
-    `folder` takes the stacks of *host*'s ranks; the ranks write them in `prepared`.
-    """
+    """The settings of the watch for hangs on this host."""
 
     after_s: float
+    """A hang: no rank has been active for so long."""
     stops: bool
+    """A hang ends the job; else it is only reported."""
     folder: Path
+    """The output folder of the stacks."""
     prepared: Path
+    """The folder in which the ranks write them."""
     host: str
 
 

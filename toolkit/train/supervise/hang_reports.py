@@ -37,7 +37,7 @@ class HangReports:
 
     @property
     def policy(self) -> OnHang:
-        """What a hang leads to on this host."""
+        """The consequence of a hang on this host."""
         if self._watch is None:
             return "unseen"
         return "stop" if self._watch.stops else "report"

@@ -1,4 +1,4 @@
-"""What the verdict is based on: how processes ended, and which living ones have raised the exception that ends them."""
+"""Reads the exceptions that ranks recorded: of processes that ended, and of living ones that are about to end."""
 
 import time
 from collections.abc import Iterable, Iterator

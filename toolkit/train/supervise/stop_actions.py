@@ -92,7 +92,7 @@ class UnfinalizedExit(Record, frozen=True, kw_only=True):
 
 
 class HostState(Enum):
-    """What a host tells the others about itself."""
+    """The state of a host, as it tells the others."""
 
     FAILING = "this failed here"
     OWN_FAILURE = "this had failed here when another host failed"

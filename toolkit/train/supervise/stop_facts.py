@@ -1,4 +1,4 @@
-"""Pure: the stop machine's input beside events: the policy of a phase, and the facts of one moment."""
+"""Pure: the stop machine's input beside events: the policy of a phase, and the state of the host at one moment."""
 
 from typing import Literal
 
@@ -9,26 +9,28 @@ OnHang = Literal["unseen", "report", "stop"]
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """What holds for a whole phase. Times in seconds.
-
-    `as_one`: the launcher ends all hosts' ranks once one ends. `ends_as_one`: `train` keeps the launcher from doing so
-    while the ranks are stopped. `ends_with_ranks`: the launcher has nothing to do after the job's last rank, so `train`
-    ends it then. `serves_all`: the services serve other hosts, too. `is_served`: hosts to
-    which there is no link use this host's services. `leads`: this is the leader's phase.
-    `ranks_join`: the ranks of all hosts should see when the first rank has ended with 0.
-    `on_hang`: "stop": a hang ends the job; "report": it is only reported; "unseen": this host does not look for hangs.
-    """
+    """The rules that apply to a whole phase. Times in seconds."""
 
     grace_s: float = 20.0
+    """From a stop signal to SIGKILL."""
     failure_s: float = 30.0
+    """From a failure to SIGKILL, if that is less than the grace."""
     as_one: bool = False
+    """The launcher ends all hosts' ranks once one ends."""
     ends_as_one: bool = False
+    """`train` keeps the launcher from doing so while the ranks are stopped."""
     ends_with_ranks: bool = False
+    """The launcher has nothing to do after the job's last rank, so `train` ends it then."""
     serves_all: bool = False
+    """The services serve other hosts, too."""
     is_served: bool = False
+    """Hosts to which there is no link use this host's services."""
     leads: bool = False
+    """This is the leader's phase."""
     ranks_join: bool = False
+    """The ranks of all hosts should see when the first rank has ended with 0."""
     on_hang: OnHang = "unseen"
+    """With "stop" a hang ends the job; with "report" it is only reported; with "unseen" nobody here looks for hangs."""
 
     @property
     def waits_for_others(self) -> bool:
@@ -37,21 +39,23 @@ class Policy(Record, frozen=True, kw_only=True):
 
 
 class HostFacts(Record, frozen=True, kw_only=True):
-    """What holds at one moment.
-
-    `ranks`: how many live. `main`: the phase's own process lives. `living`: any process lives, services included.
-    `had_ranks`: the launcher has started ranks. `ranks_ended_well`: all ranks that it was to start ended with 0.
-    `drained`: every pipe is at its end. `drained_by_s`: when to stop waiting for the pipes (monotonic).
-    """
+    """The state of the host's processes at one moment."""
 
     now_ns: int
     ranks: int = 0
+    """The number of living ranks."""
     main: bool = False
+    """The phase's own process lives."""
     living: bool = False
+    """Any process lives, services included."""
     had_ranks: bool = False
+    """The launcher has started ranks."""
     ranks_ended_well: bool = False
+    """All ranks that the launcher was to start ended with 0."""
     drained: bool = False
+    """Every pipe is at its end."""
     drained_by_s: float = 0.0
+    """When to stop waiting for the pipes (monotonic)."""
 
     @property
     def now_s(self) -> float:
@@ -69,7 +73,7 @@ class HostFacts(Record, frozen=True, kw_only=True):
 
 
 def policy_of(phase: Phase, *, alone: bool, linked: bool, on_hang: OnHang) -> Policy:
-    """Return what holds for *phase* of a job without other hosts (*alone*), or with a link to them (*linked*)."""
+    """Return the policy for *phase* of a job without other hosts (*alone*), or with a link to them (*linked*)."""
     main = phase.main
     return Policy(
         grace_s=main.stop.grace_s,

@@ -33,7 +33,7 @@ State = Literal[
 
 
 class Cue(Enum):
-    """What an event means for the table. A row may give a further cue, which is looked up in the next state."""
+    """The meaning of an event for the table. A row may give a further cue, which is looked up in the next state."""
 
     STOP = "a stop signal came"
     STOP_AGAIN = "another stop signal came to this host"

@@ -34,7 +34,7 @@ from toolkit.train.supervise.stop_machine import StopMachine
 
 
 class Supervisor:
-    """What all phases of a job share.
+    """Holds and serves all that the phases of a job share.
 
     *run_folder* is private to this run. *marker* ("NAME=value") is in the environment of every process that `train`
     starts. *python* runs the rank shims. *alone*: the job has no other host. *link* is None then, and also where

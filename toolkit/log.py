@@ -14,7 +14,7 @@ import msgspec
 from toolkit import paths
 from toolkit.masking.known import Known
 from toolkit.masking.names import is_secret, strength
-from toolkit.masking.text import MASK, mask, replaced
+from toolkit.masking.text import MASK, mask, mask_spans
 
 if TYPE_CHECKING:
     from toolkit.masking.digests import Digests
@@ -97,9 +97,9 @@ class Log:
 
     def _masked(self, text: str) -> str:
         if self._known:
-            text = replaced(text, self._known.spans(text))
+            text = mask_spans(text, self._known.spans(text))
         for digests in self._digests:
-            text = replaced(text, digests.spans(text))
+            text = mask_spans(text, digests.spans(text))
         return mask(text)
 
     def say_through(self, say: Callable[[bytes], None] | None, finish: Callable[[], None] = lambda: None) -> None:

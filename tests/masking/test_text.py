@@ -336,4 +336,4 @@ def test_every_shape_says_where_its_pattern_is_from_and_is_a_pattern() -> None:
     for shape in shapes.all_shapes():
         assert shape.source in {"detect-secrets", "toolkit"}
         assert all(hint == hint.lower() for hint in shape.hints)
-        assert not list(shapes.found(f"nothing here but {shape.hints[0]}", f"nothing here but {shape.hints[0]}"))
+        assert not list(shapes.find_shapes(f"nothing here but {shape.hints[0]}", f"nothing here but {shape.hints[0]}"))

@@ -209,7 +209,7 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     # with the rules of retention, the reading of children's causes, the forms of secrets and the packing of links;
     # since 1.5 MB with AWS's sharded and tensor parallel scripts, torchrun's tables and secrets in code.
     assert wheel.stat().st_size - manual_bytes < 1_600_000
-    assert manual_bytes < 240_000
+    assert manual_bytes < 250_000  # Since 240 kB with the schema of outcome.json and its page.
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []
     assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)

@@ -101,10 +101,10 @@ def _find_base(job: str) -> Path:
 
 
 def _find_hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
-    from toolkit.train.probe.ranks import hidden, running
+    from toolkit.train.probe.ranks import find_hidden_users, find_running_hosts
 
-    running_hosts = running(below)
-    if not running_hosts and (users := hidden()):
+    running_hosts = find_running_hosts(below)
+    if not running_hosts and (users := find_hidden_users()):
         raise _make_user_error(below, users)
     if not running_hosts:
         raise UserError(

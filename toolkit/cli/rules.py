@@ -12,7 +12,7 @@ from toolkit.log import Log
 from toolkit.metrics.guard import MatchGuard
 from toolkit.train.log_rules import document, stamp
 from toolkit.train.log_rules.event import ENDING, RuleEvent
-from toolkit.train.log_rules.pattern import SIGNS, Monitor, RuleState
+from toolkit.train.log_rules.pattern import SIGNS, PatternMonitor, RuleState
 
 WIDTH = 80
 # A log has times if one of its first lines has one.
@@ -59,7 +59,7 @@ def _try(arguments: argparse.Namespace, log: Log) -> int:
     first = list(islice(log_lines, FIRST_LINES))
     start_s = next((time_s for time_s in (stamp.read(line).time_s for line in first) if time_s is not None), None)
     with MatchGuard() as guard:
-        monitor = Monitor(rules, start_s=start_s or 0.0, warn=log.warning, watch=guard)
+        monitor = PatternMonitor(rules, start_s=start_s or 0.0, warn=log.warning, watch=guard)
         trial = _Trial(monitor, start_s, arguments.speed)
         for line in chain(first, log_lines):
             trial.take(line)
@@ -70,7 +70,7 @@ def _try(arguments: argparse.Namespace, log: Log) -> int:
 class _Trial:
     """Prints events as they occur, and then a summary of each rule."""
 
-    def __init__(self, monitor: Monitor, start_s: float | None, speed: float | None) -> None:
+    def __init__(self, monitor: PatternMonitor, start_s: float | None, speed: float | None) -> None:
         self._monitor = monitor
         self._speed = speed if start_s is None else None
         self._is_timed = start_s is not None or speed is not None

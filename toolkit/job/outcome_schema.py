@@ -62,10 +62,10 @@ def page_with_tables(page: str) -> str:
     """Return *page*, the text of docs/outcome.md, with its tables made anew: one below the heading of each object."""
     for name, table in tables():
         heading = "## Keys\n" if name == "Outcome" else f"## {name}\n"
-        before, _, section = page.partition(heading)
+        text_before, _, section = page.partition(heading)
         first, last = section.index("| key |"), section.find("\n\n", section.index("| key |"))
         after = section[last:] if last >= 0 else "\n"
-        page = f"{before}{heading}{section[:first]}{table}{after}"
+        page = f"{text_before}{heading}{section[:first]}{table}{after}"
     return page
 
 

@@ -81,17 +81,19 @@ def waits_since_s(report: JobReport) -> float | None:
     return seconds_of(report.interruptions[-1].end_time)
 
 
-def interruption_text(each: Interruption, *, ended: bool = True) -> str:
-    """Return what *each* meant in a sentence without its end. *ended*: the whole job has ended."""
-    ended_s, saved_s, resumed_s = map(seconds_of, (each.end_time, each.checkpoint_time, each.resumed_time))
-    told = f"interrupted after {each.training_seconds:g} s of training"
+def interruption_text(interruption: Interruption, *, job_ended: bool = True) -> str:
+    """Return what *interruption* meant in a sentence without its end. *job_ended*: the whole job has ended."""
+    ended_s, saved_s, resumed_s = map(
+        seconds_of, (interruption.end_time, interruption.checkpoint_time, interruption.resumed_time)
+    )
+    text = f"interrupted after {interruption.training_seconds:g} s of training"
     if saved_s is None or ended_s is None:
-        told += ", no checkpoint seen"
+        text += ", no checkpoint seen"
     else:
-        told += f", its last checkpoint {max(ended_s - saved_s, 0.0):.1f} s old"
+        text += f", its last checkpoint {max(ended_s - saved_s, 0.0):.1f} s old"
     if resumed_s is None or ended_s is None:
-        return f"{told}; {'not started again' if ended else 'it waits for new hosts'}"
-    return f"{told}; started again after {max(resumed_s - ended_s, 0.0):.1f} s"
+        return f"{text}; {'not started again' if job_ended else 'it waits for new hosts'}"
+    return f"{text}; started again after {max(resumed_s - ended_s, 0.0):.1f} s"
 
 
 def spot_words(training_s: float, billable_s: float) -> tuple[str, ...]:

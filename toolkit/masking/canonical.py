@@ -42,9 +42,9 @@ def canonical(text: str) -> str:
     for _ in range(LAYERS):
         if not any(mark in text for mark in _MARKS):
             break
-        before = text
+        previous = text
         text = compiled(_ENCODED).sub(_decoded, text)
-        if text == before:
+        if text == previous:
             break
     return text.translate(_DROPPED_AND_ALIKE)
 
@@ -57,9 +57,9 @@ class Traced:
         for _ in range(LAYERS):
             if not any(mark in text for mark in _MARKS):
                 break
-            before = text
+            previous = text
             text = self._replaced(text, _ENCODED, _decoded)
-            if text == before:
+            if text == previous:
                 break
         self.text = self._replaced(text, _DROPPED, lambda _: "").translate(_ALIKE)
 
@@ -77,15 +77,15 @@ class Traced:
     def _replaced(self, text: str, pattern: str, replace: "Callable[[re.Match[str]], str]") -> str:
         layer = _Layer()
         self._layers.append(layer)
-        parts, at, length = [], 0, 0
+        parts, index, length = [], 0, 0
         for match in compiled(pattern).finditer(text):
             value = replace(match)
-            parts += [text[at : match.start()], value]
-            length += match.start() - at
-            at = match.end()
+            parts += [text[index : match.start()], value]
+            length += match.start() - index
+            index = match.end()
             layer.add((length, length + len(value)), match.span())
             length += len(value)
-        return "".join((*parts, text[at:]))
+        return "".join((*parts, text[index:]))
 
 
 class _Layer:
@@ -101,18 +101,18 @@ class _Layer:
         self._ends.append(new[1])
         self._old.append(old)
 
-    def start(self, at: int) -> int:
-        place = bisect_right(self.begins, at) - 1
+    def start(self, index: int) -> int:
+        place = bisect_right(self.begins, index) - 1
         if place < 0:
-            return at
-        rest = at - self._ends[place]
+            return index
+        rest = index - self._ends[place]
         return self._old[place][0] if rest < 0 else self._old[place][1] + rest
 
-    def end(self, at: int) -> int:
-        place = bisect_right(self.begins, at - 1) - 1
+    def end(self, index: int) -> int:
+        place = bisect_right(self.begins, index - 1) - 1
         if place < 0:
-            return at
-        return self._old[place][1] + max(at - self._ends[place], 0)
+            return index
+        return self._old[place][1] + max(index - self._ends[place], 0)
 
 
 def _decoded(match: "re.Match[str]") -> str:
@@ -123,7 +123,7 @@ def _decoded(match: "re.Match[str]") -> str:
         return _utf_8(bytes.fromhex(text.replace("\\", "").replace("x", "")))
     if kind == "octal":
         digits = text.replace("\\", "")
-        return _utf_8(bytes(int(digits[at : at + 3], 8) for at in range(0, len(digits), 3)))
+        return _utf_8(bytes(int(digits[index : index + 3], 8) for index in range(0, len(digits), 3)))
     if kind == "unicode":
         units = bytes.fromhex(text.replace("\\", "").replace("u", ""))
         return units.decode("utf-16-be", "surrogatepass")

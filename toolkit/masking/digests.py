@@ -26,20 +26,20 @@ class Digests(Record, frozen=True, kw_only=True):
         """Return where the secrets are in *text*."""
         traced = Traced(text)
         form = traced.text
-        seams, known = traced.seams, set(self.digests)
-        ends = [at for at in range(len(form) + 1) if at in seams or not _is_within(form, at)]
+        seams, digests = traced.seams, set(self.digests)
+        ends = [index for index in range(len(form) + 1) if index in seams or not _is_within(form, index)]
         borders = set(ends)
         lengths = sorted({length for length, _ in self.digests}, reverse=True)
         key = bytes.fromhex(self.key)
-        found: list[Span] = []
+        spans: list[Span] = []
         for start in ends:
             for length in lengths:
                 if start + length in borders:
                     part = form[start : start + length]
-                    if (length, _digest(key, part)) in known:
-                        found.append(traced.origin(start, start + length))
+                    if (length, _digest(key, part)) in digests:
+                        spans.append(traced.origin(start, start + length))
                         break
-        return found
+        return spans
 
 
 def of(forms: Iterable[str]) -> Digests:
@@ -55,8 +55,8 @@ def encoded(digests: Digests) -> bytes:
     return encode(digests)
 
 
-def _is_within(form: str, at: int) -> bool:
-    return 0 < at < len(form) and form[at - 1].isalnum() and form[at].isalnum()
+def _is_within(form: str, index: int) -> bool:
+    return 0 < index < len(form) and form[index - 1].isalnum() and form[index].isalnum()
 
 
 def _digest(key: bytes, form: str) -> str:

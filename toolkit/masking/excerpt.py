@@ -24,10 +24,10 @@ def end(text: str, room: int, *, longest_word: int = LONGEST_WORD) -> str:
 
 
 def _last_gap(text: str, most: int, longest_word: int) -> int:
-    at = max(text.rfind(character, max(0, most - longest_word), most) for character in _BETWEEN)
-    return at if at > 0 else most
+    gap = max(text.rfind(character, max(0, most - longest_word), most) for character in _BETWEEN)
+    return gap if gap > 0 else most
 
 
 def _first_gap(text: str, first: int, longest_word: int) -> int:
     gaps = (text.find(character, first, first + longest_word) for character in _BETWEEN)
-    return min((at for at in gaps if at >= 0), default=first)
+    return min((gap for gap in gaps if gap >= 0), default=first)

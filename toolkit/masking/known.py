@@ -44,16 +44,16 @@ class Known:
 
     def spans(self, text: str) -> list[Span]:
         """Return where secrets are in *text*; spans may overlap."""
-        found = [span for secret in self._plain if secret in text for span in _each(text, secret)]
+        spans = [span for secret in self._plain if secret in text for span in _each(text, secret)]
         form = canonical(text)
         hits = [secret for secret in self._canonical if secret in form]
         encoded = [secret for secret in self._base64 if secret in form]
         if hits or encoded:
             traced = Traced(text)
-            found += [span for secret in hits for span in _traced(text, traced, secret)]
+            spans += [span for secret in hits for span in _traced(text, traced, secret)]
             for secret in encoded:
-                found += [_widened(text, *traced.origin(*span)) for span in _places(traced.text, secret)]
-        return found
+                spans += [_widened(text, *traced.origin(*span)) for span in _places(traced.text, secret)]
+        return spans
 
 
 def _parts(secret: str) -> Iterator[str]:
@@ -88,10 +88,10 @@ def _in_base64(text: str) -> Iterator[str]:
     from binascii import b2a_base64
 
     content = _content(text)
-    for before in range(3):
-        code = b2a_base64(bytes(before) + content, newline=False).decode()
+    for prefix_bytes in range(3):
+        code = b2a_base64(bytes(prefix_bytes) + content, newline=False).decode()
         # The first character that has bits of *content* alone, and one after the last.
-        form = code[-(-before * 8 // 6) : (before + len(content)) * 8 // 6]
+        form = code[-(-prefix_bytes * 8 // 6) : (prefix_bytes + len(content)) * 8 // 6]
         if len(form) >= LEAST_BASE64:
             yield canonical(form)
             yield canonical(form.replace("+", "-").replace("/", "_"))
@@ -109,20 +109,20 @@ def _traced(text: str, traced: Traced, secret: str) -> Iterator[Span]:
     """Yield where *secret* stands in *text*, whose one form has it; one of letters only as a whole word: what is beside
     it is no letter there, or was none (a quote)."""
     form = traced.text
-    for at, to in _places(form, secret):
-        start, end = traced.origin(at, to)
-        joined = (form[at - 1 : at].isalpha() and text[start - 1 : start].isalpha()) or (
-            form[to : to + 1].isalpha() and text[end : end + 1].isalpha()
+    for form_start, form_end in _places(form, secret):
+        start, end = traced.origin(form_start, form_end)
+        joined = (form[form_start - 1 : form_start].isalpha() and text[start - 1 : start].isalpha()) or (
+            form[form_end : form_end + 1].isalpha() and text[end : end + 1].isalpha()
         )
         if not (joined and secret.isalpha()):
             yield start, end
 
 
 def _places(text: str, secret: str) -> Iterator[Span]:
-    at = text.find(secret)
-    while at >= 0:
-        yield at, at + len(secret)
-        at = text.find(secret, at + len(secret))
+    index = text.find(secret)
+    while index >= 0:
+        yield index, index + len(secret)
+        index = text.find(secret, index + len(secret))
 
 
 def _widened(text: str, start: int, end: int) -> Span:

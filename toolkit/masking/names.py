@@ -86,6 +86,21 @@ _RUN = r"[A-Za-z0-9+/=]{16,512}"
 _CASES = r"[a-z]+|[A-Z]+|[0-9]+"
 
 
+# (the last word of a name, the words before it that this row is for, None: any; the strength): the first row that fits
+# decides.
+_BY_LAST_WORDS: tuple[tuple[tuple[str, ...], frozenset[str] | None, Strength], ...] = (
+    (("key", "keys"), _OTHER_KEYS, "never"),
+    (("key", "keys"), _KEYS, "always"),
+    (("token",), _NO_TOKEN, "never"),
+    (("token",), None, "always"),
+    (("tokens",), _TOKENS, "always"),
+    (("tokens",), None, "never"),
+    (("pass",), _PASSES, "always"),
+    (("pat",), frozenset(("",)), "random"),
+    (("pat",), None, "always"),
+)
+
+
 @cache
 def compiled(pattern: str) -> "re.Pattern[str]":
     """Return *pattern* compiled at its first use: the start of `train` needs few of them."""
@@ -108,24 +123,19 @@ def strength(name: str) -> Strength:
         return "always"  # AWS_ACCESS_KEY_ID
     while len(parts) > 1 and parts[-1] in _AFTER and any(_is_word_of_secrets(part) for part in parts[:-1]):
         parts.pop()
-    last, before = parts[-1], parts[-2] if len(parts) > 1 else ""
-    if last == "secrets" and before in _OTHER_SECRETS:
+    last, previous = parts[-1], parts[-2] if len(parts) > 1 else ""
+    if last == "secrets" and previous in _OTHER_SECRETS:
         return "never"
     if last in _SECRET or last.endswith(_ENDINGS):
         return "always"
-    if last in ("key", "keys"):
-        if before in _OTHER_KEYS:
-            return "never"
-        return "always" if before in _KEYS else "random"
-    if last == "token":
-        return "never" if before in _NO_TOKEN else "always"
-    if last == "tokens":
-        return "always" if before in _TOKENS else "never"
-    if last == "pass":
-        return "always" if before in _PASSES else "random"
-    if last == "pat":
-        return "always" if before else "random"
-    return "random"
+    return next(
+        (
+            row_strength
+            for last_words, words_before, row_strength in _BY_LAST_WORDS
+            if last in last_words and (words_before is None or previous in words_before)
+        ),
+        "random",
+    )
 
 
 def is_secret(name: str, value: object) -> bool:
@@ -140,8 +150,8 @@ def is_secret(name: str, value: object) -> bool:
     text = str(value).strip()
     if text.startswith(("/", "~/", "./")) and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
         return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: paths.
-    told = compiled(rf"^{_SCHEME}").sub("", text)
-    if compiled(_PLACEHOLDER).fullmatch(told) or any(character in text for character in _OF_TOKENIZERS):
+    bare_text = compiled(rf"^{_SCHEME}").sub("", text)
+    if compiled(_PLACEHOLDER).fullmatch(bare_text) or any(character in text for character in _OF_TOKENIZERS):
         return False
     if compiled(_VARIABLE).fullmatch(text) and strength(text) == "always":
         return False

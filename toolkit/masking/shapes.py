@@ -44,7 +44,7 @@ class _File(Record, frozen=True, kw_only=True):
     shapes: tuple[Shape, ...]
 
 
-def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
+def find_shapes(text: str, lower: str) -> Iterator[tuple[int, int]]:
     """Yield the span of each known shape in *text* (*lower*: the same in lower case)."""
     hinted = {shape.id: shape for hint, shape in _hints() if hint in lower}
     for shape in hinted.values():
@@ -52,12 +52,12 @@ def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
             yield from (match.span() for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text))
             continue
         for hint in shape.hints:
-            at = lower.find(hint)
-            while at >= 0:
-                match = compiled(f"{_START}(?:{shape.pattern})").match(text, at)
+            index = lower.find(hint)
+            while index >= 0:
+                match = compiled(f"{_START}(?:{shape.pattern})").match(text, index)
                 if match:
                     yield match.span()
-                at = lower.find(hint, match.end() if match else at + 1)
+                index = lower.find(hint, match.end() if match else index + 1)
 
 
 @lru_cache(maxsize=1)

@@ -123,83 +123,85 @@ _CODE = r"(?:self|cls|args|cfg|config|os|settings|env|environ|opt|opts|options|h
 
 def mask(text: str) -> str:
     """Return *text* with a mask in place of every secret that is known by its name, place or shape."""
-    return replaced(text, spans(text))
+    return mask_spans(text, find_spans(text))
 
 
-def replaced(text: str, found: Sequence[Span]) -> str:
-    """Return *text* with a mask in place of each of its spans *found*, in any order."""
-    if not found:
+def mask_spans(text: str, secret_spans: Sequence[Span]) -> str:
+    """Return *text* with a mask in place of each of *secret_spans*, in any order."""
+    if not secret_spans:
         return text
-    parts, at = [], 0
-    for start, end in _merged(found):
-        parts += [text[at:start], MASK]
-        at = end
-    return "".join((*parts, text[at:]))
+    parts, end_of_last = [], 0
+    for start, end in _merge_spans(secret_spans):
+        parts += [text[end_of_last:start], MASK]
+        end_of_last = end
+    return "".join((*parts, text[end_of_last:]))
 
 
 def mask_arguments(argv: Sequence[str]) -> tuple[str, ...]:
     """Return *argv* with a mask in place of each value after an option with a secret's name (`--api_key abc`), however
     short. Secrets within one token are left to `mask`."""
-    shown, name = [], ""
+    masked_tokens, name = [], ""
     for token in argv:
         is_value = bool(name) and not token.startswith("--")
-        shown.append(MASK if is_value and is_secret(name, token) else token)
+        masked_tokens.append(MASK if is_value and is_secret(name, token) else token)
         name = token.lstrip("-") if token.startswith("-") and not is_value and "=" not in token else ""
-    return tuple(shown)
+    return tuple(masked_tokens)
 
 
-def spans(text: str) -> list[Span]:
+def find_spans(text: str) -> list[Span]:
     """Return where the secrets of *text* are; spans may overlap. A terminal's colours are not read."""
     if "\x1b" not in text:
-        return _spans(text)
+        return _find_spans(text)
     colours = [match.span() for match in _finder(_COLOUR)(text)]
     widths = list(itertools.accumulate(end - start for start, end in colours))
     # Where each colour would stand in the text without them.
     places = [end - width for (_, end), width in zip(colours, widths, strict=True)]
 
-    def origin(at: int) -> int:
-        before = bisect_right(places, at)
-        return at + (widths[before - 1] if before else 0)
+    def origin(index: int) -> int:
+        count = bisect_right(places, index)
+        return index + (widths[count - 1] if count else 0)
 
     return [
-        (origin(start), origin(end - 1) + 1) for start, end in _spans(compiled(_COLOUR).sub("", text)) if end > start
+        (origin(start), origin(end - 1) + 1)
+        for start, end in _find_spans(compiled(_COLOUR).sub("", text))
+        if end > start
     ]
 
 
-def _spans(text: str) -> list[Span]:
+def _find_spans(text: str) -> list[Span]:
     lower = text.lower()
-    found = list(shapes.found(text, lower))
+    secret_spans = list(shapes.find_shapes(text, lower))
     if any(hint in lower for hint in (*_HINTS, *_MORE_HINTS)):
-        found += _assigned(text)
-        found += _optioned(text)
-        found += _beside(text)
+        secret_spans += _find_assigned(text)
+        secret_spans += _find_optioned(text)
+        secret_spans += _find_beside(text)
         if "value" in lower:
-            found += _listed(text)
-        found += (match.span("value") for match in _finder(_NETRC)(text))
+            secret_spans += _find_listed(text)
+        secret_spans += (match.span("value") for match in _finder(_NETRC)(text))
         if "-----begin" in lower:
-            found += _private(text)
+            secret_spans += _find_private(text)
         if "</" in text or "&lt;/" in text:
-            found += _in_elements(text)
+            secret_spans += _find_in_elements(text)
     if any(option in text for option in (" -", "'-", '"-', "pass:", "login")):
-        found += _of_programs(text)
+        secret_spans += _find_of_programs(text)
     if "://" in text and "@" in text:
-        found += _addressed(text)
+        secret_spans += _find_addressed(text)
     if any(word in lower for word in ("bearer ", "basic ", "token ", "apikey ", "negotiate ")):
-        found += _headed(text)
-    return found
+        secret_spans += _find_headed(text)
+    return secret_spans
 
 
 def _finder(pattern: str) -> "Callable[[str], Iterator[re.Match[str]]]":
     return compiled(pattern).finditer
 
 
-def _assigned(text: str) -> Iterator[Span]:
+def _find_assigned(text: str) -> Iterator[Span]:
     """Yield the values of name=value, name: value and "name": "value", however often quoted."""
     end = 0
     for match in _finder(_ASSIGNED)(text):
         if match.start() < end or strength(match["name"]) == "never" or _is_part(text, match):
             continue
-        span = _value(text, match.end(), match["name"], prose=True)
+        span = _find_value(text, match.end(), match["name"], prose=True)
         if span:
             end = span[1]
             yield span
@@ -214,26 +216,26 @@ def _is_part(text: str, match: "re.Match[str]") -> bool:
         return False
     if text[start - 1 : start] == "/":
         return True
-    before = text[max(start - 120, 0) : start]
-    if before.endswith(":") and compiled(_ARN).search(before):
+    text_before = text[max(start - 120, 0) : start]
+    if text_before.endswith(":") and compiled(_ARN).search(text_before):
         return True
-    word = compiled(_WORD_BEFORE).search(before[-24:])
+    word = compiled(_WORD_BEFORE).search(text_before[-24:])
     return word is not None and strength(f"{word[0].strip()}_{match['name']}") == "never"
 
 
-def _optioned(text: str) -> Iterator[Span]:
+def _find_optioned(text: str) -> Iterator[Span]:
     """Yield the values of options that stand apart from them: --api-key X, ["--password", "x"]."""
     end = 0
     for match in _finder(_OPTION)(text):
         if match.start() < end or strength(match["name"]) == "never":
             continue
-        span = _value(text, match.end(), match["name"])
+        span = _find_value(text, match.end(), match["name"])
         if span and not _is_metavar(text[slice(*span)], match["name"]):
             end = span[1]
             yield span
 
 
-def _beside(text: str) -> Iterator[Span]:
+def _find_beside(text: str) -> Iterator[Span]:
     """Yield what stands behind a secret's name without a sign between them, where it looks like a secret."""
     for match in _finder(_LONG_WORD)(text):
         if looks_random(match["value"]):
@@ -243,26 +245,26 @@ def _beside(text: str) -> Iterator[Span]:
                 yield start, end
 
 
-def _listed(text: str) -> Iterator[Span]:
+def _find_listed(text: str) -> Iterator[Span]:
     """Yield the values of lists of names and values: {"name": "API_KEY", "value": "..."}."""
     end = 0
     for match in _finder(_LISTED)(text):
         if match.start() < end or strength(match["name"]) == "never":
             continue
-        span = _value(text, match.end(), match["name"])
+        span = _find_value(text, match.end(), match["name"])
         if span:
             end = span[1]
             yield span
     for match in _finder(_VALUE_FIRST)(text):
         bracketed = text[match.end() : match.end() + 1] in ("[", "{")
         most = MOST_BRACKETED_BEFORE_NAME if bracketed else MOST_BEFORE_NAME
-        start, end = _extent(text, match.end(), most=most, most_bare=most)
+        start, end = _find_extent(text, match.end(), most=most, most_bare=most)
         name = compiled(_THEN_NAME).match(text, end)
         if name and is_secret(name["name"], text[start:end]):
             yield start, end
 
 
-def _addressed(text: str) -> Iterator[Span]:
+def _find_addressed(text: str) -> Iterator[Span]:
     """Yield the passwords of addresses, and users that are tokens: https://user:PASSWORD@host, https://TOKEN@host."""
     end = 0
     for match in _finder(_ADDRESS)(text):
@@ -274,18 +276,18 @@ def _addressed(text: str) -> Iterator[Span]:
             continue
         start = match.end()
         strict = compiled(_AUTHORITY).match(text, start)
-        at = text.rfind("@", start, strict.end()) if strict else -1
-        if at <= start and not compiled(_PORT).match(text, start):
+        sign = text.rfind("@", start, strict.end()) if strict else -1
+        if sign <= start and not compiled(_PORT).match(text, start):
             loose = compiled(_LOOSE_AUTHORITY).match(text, start)
-            at = text.rfind("@", start, loose.end()) if loose else -1
-            if at > start and not compiled(_HOST).match(text, at, loose.end() if loose else at):
-                at = -1
-        if at > start:
-            end = at
-            yield start, at
+            sign = text.rfind("@", start, loose.end()) if loose else -1
+            if sign > start and not compiled(_HOST).match(text, sign, loose.end() if loose else sign):
+                sign = -1
+        if sign > start:
+            end = sign
+            yield start, sign
 
 
-def _in_elements(text: str) -> Iterator[Span]:
+def _find_in_elements(text: str) -> Iterator[Span]:
     """Yield the texts of XML elements with a secret's name."""
     for pattern in (_ELEMENT, _ELEMENTS):
         for match in _finder(pattern)(text):
@@ -295,7 +297,7 @@ def _in_elements(text: str) -> Iterator[Span]:
                 yield match.span("value")
 
 
-def _of_programs(text: str) -> Iterator[Span]:
+def _find_of_programs(text: str) -> Iterator[Span]:
     """Yield the secrets behind options of well-known programs: curl -u user:PASSWORD, mysql -pPASSWORD."""
     for programs, pattern in _OF_PROGRAMS:
         if not any(program + after in text for program in programs for after in (" ", "'", '"')):
@@ -303,43 +305,43 @@ def _of_programs(text: str) -> Iterator[Span]:
         places: list[Span] | None = None
         for match in _finder(pattern)(text):
             if places is None:
-                known = (each for each in _finder(_PROGRAM)(text) if each["program"] in programs)
-                places = [each.span("program") for each in known]
-            before = bisect_right(places, (match.start(), 0)) - 1
-            start, end = places[before] if before >= 0 else (0, match.start() + 1)
+                program_matches = (match for match in _finder(_PROGRAM)(text) if match["program"] in programs)
+                places = [program_match.span("program") for program_match in program_matches]
+            place = bisect_right(places, (match.start(), 0)) - 1
+            start, end = places[place] if place >= 0 else (0, match.start() + 1)
             if end <= match.start() <= start + MOST_OF_COMMAND and "\n" not in text[end : match.start()]:
                 yield match.span("value")
 
 
-def _headed(text: str) -> Iterator[Span]:
+def _find_headed(text: str) -> Iterator[Span]:
     """Yield what follows Bearer, Basic and their like where it looks like a secret."""
     for match in _finder(_HEADER)(text):
         if looks_random(match["value"]) or _is_pair(match["value"]):
             yield match.span("value")
 
 
-def _private(text: str) -> Iterator[Span]:
+def _find_private(text: str) -> Iterator[Span]:
     """Yield the bodies of PEM private keys; of one that was cut, all that follows."""
     end = 0
     for match in _finder(_PRIVATE)(text):
         if match.start() >= end:
-            found = text.find("-----END", match.end())
-            end = found if found >= 0 else len(text)
+            footer = text.find("-----END", match.end())
+            end = footer if footer >= 0 else len(text)
             yield match.end(), end
 
 
-def _value(text: str, at: int, name: str, *, prose: bool = False) -> Span | None:
-    """Return where the value at *at* is if it is a secret under *name*; in *prose* a plain word is none."""
-    if text[at : at + 1] in ("[", "{") and strength(name) != "always":
+def _find_value(text: str, start_of_value: int, name: str, *, prose: bool = False) -> Span | None:
+    """Return where the value at *start_of_value* is if it is a secret under *name*; in *prose* a plain word is none."""
+    if text[start_of_value : start_of_value + 1] in ("[", "{") and strength(name) != "always":
         return None  # What is inside has names of its own.
-    if compiled(_INTERPOLATED).match(text, at) or compiled(_TAG_OF_PLACE).match(text, at):
+    if compiled(_INTERPOLATED).match(text, start_of_value) or compiled(_TAG_OF_PLACE).match(text, start_of_value):
         return None
     whole_line = any(word in name.lower() for word in _WHOLE_LINE)
-    start, end = _extent(text, at, whole_line=whole_line)
+    start, end = _find_extent(text, start_of_value, whole_line=whole_line)
     value = text[start:end]
     if not value or not is_secret(name, value[:MOST_DECIDING]):
         return None
-    quoted = bool(compiled(_OPENED).match(text, at))
+    quoted = bool(compiled(_OPENED).match(text, start_of_value))
     if quoted:
         return start, end
     if end - start == MOST_DECIDING:
@@ -348,9 +350,9 @@ def _value(text: str, at: int, name: str, *, prose: bool = False) -> Span | None
         return None  # Code: token=token.
     if name.lower().endswith("cookie") and not compiled(_COOKIE).match(value):
         # No header, but a class of that name: "cookie: 0.93".
-        start, end = _extent(text, at)
+        start, end = _find_extent(text, start_of_value)
         return (start, end) if looks_random(text[start:end]) else None
-    if prose and text[at - 1 : at] == " " and _reads_as_prose(text, value, end, name):
+    if prose and text[start_of_value - 1 : start_of_value] == " " and _reads_as_prose(text, value, end, name):
         return None
     return start, end
 
@@ -364,43 +366,46 @@ def _reads_as_prose(text: str, value: str, end: int, name: str) -> bool:
     return not _is_password(name) or compiled(_NEXT_WORD).match(text, end) is not None
 
 
-def _extent(
-    text: str, at: int, *, whole_line: bool = False, most: int = MOST_VALUE, most_bare: int = MOST_DECIDING
+def _find_extent(
+    text: str, start: int, *, whole_line: bool = False, most: int = MOST_VALUE, most_bare: int = MOST_DECIDING
 ) -> Span:
-    """Return where the value that begins at *at* lies: within its quotes, its brackets, or up to the next delimiter."""
-    opened = compiled(_OPENED).match(text, at)
+    """Return where the value from *start* lies: within its quotes, its brackets, or up to the next delimiter."""
+    opened = compiled(_OPENED).match(text, start)
     if opened:
-        return opened.end(), _closing(text, opened.end(), opened["quote"], most)
-    tag = compiled(_TAG).match(text, at)
-    at = tag.end() if tag else at
-    if text[at : at + 1] in ("[", "{"):
-        return at, _bracketed(text, at, most)
-    block = compiled(_BLOCK).match(text, at)
+        return opened.end(), _find_closing(text, opened.end(), opened["quote"], most)
+    tag = compiled(_TAG).match(text, start)
+    start = tag.end() if tag else start
+    if text[start : start + 1] in ("[", "{"):
+        return start, _find_bracket_end(text, start, most)
+    block = compiled(_BLOCK).match(text, start)
     if block:
         return block.end("indent"), block.end()
     if whole_line:
-        match = compiled(_LINE).match(text, at)
-        return at, match.end() if match else at
-    bare = compiled(_BARE).match(text, at, at + most_bare)
-    return at, bare.end() if bare else at
+        match = compiled(_LINE).match(text, start)
+        return start, match.end() if match else start
+    bare = compiled(_BARE).match(text, start, start + most_bare)
+    return start, bare.end() if bare else start
 
 
-def _closing(text: str, start: int, quote: str, most: int) -> int:
+def _find_closing(text: str, start: int, quote: str, most: int) -> int:
     """Return where the value that *quote* opened ends: at the same quote, else at the line's end (a cut text)."""
-    at = start
+    index = start
     for _ in range(100):
-        at = text.find(quote, at, start + most)
-        if at < 0:
+        index = text.find(quote, index, start + most)
+        if index < 0:
             break
-        within = next((each for each in _WITHIN if text.startswith(each, at)), quote if text[at - 1] == "\\" else "")
+        within = next(
+            (escaped_quote for escaped_quote in _WITHIN if text.startswith(escaped_quote, index)),
+            quote if text[index - 1] == "\\" else "",
+        )
         if not within:
-            return at
-        at += len(within)
+            return index
+        index += len(within)
     line = text.find("\n", start, start + most)
     return line if line >= 0 else min(len(text), start + most)
 
 
-def _bracketed(text: str, start: int, most: int) -> int:
+def _find_bracket_end(text: str, start: int, most: int) -> int:
     """Return where the bracket at *start* is closed, else the end of its line."""
     depth = 0
     for match in compiled(r"[\[\]{}\n]").finditer(text, start, start + most):
@@ -439,9 +444,9 @@ def _is_pair(text: str) -> bool:
         return False
 
 
-def _merged(found: Sequence[Span]) -> list[Span]:
+def _merge_spans(spans: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
-    for start, end in sorted(found):
+    for start, end in sorted(spans):
         if end <= start:
             continue
         if merged and start <= merged[-1][1]:

@@ -207,7 +207,7 @@ class LineMonitors:
         from toolkit.train.log_rules import pattern
 
         watch = guard.MatchGuard()
-        monitor = pattern.Monitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
+        monitor = pattern.PatternMonitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
         self._seers.append(lambda block, rank, _: self._heed(monitor.lines(block, rank=rank, now_s=time.monotonic())))
         self._tickers.append(monitor.tick)
         self._nexts.append(monitor.next_s)

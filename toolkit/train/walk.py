@@ -116,7 +116,7 @@ def prepared(
     if unknown:
         log.warning(unknown)
     own_settings = settings.read(environ)
-    machine = look.look(environ)
+    machine = look.probe_machine(environ)
     for note in machine.notes:
         log.warning(note)
     if machine.deaf_init:

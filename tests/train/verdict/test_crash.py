@@ -60,7 +60,7 @@ def test_the_runtimes_words_come_first_and_then_the_frames_up_to_the_users() -> 
         "train.py:6 in step",
     ]
     assert "Extension modules" not in "\n".join((*crash.words, *crash.places, crash.stacks))
-    assert crash.before.decode().splitlines() == EPOCHS.splitlines()
+    assert crash.output_before.decode().splitlines() == EPOCHS.splitlines()
 
 
 def test_of_several_threads_the_one_that_crashed_is_told() -> None:

@@ -68,7 +68,7 @@ def test_a_place_is_short_relative_to_the_code_folder() -> None:
 
 
 def test_only_one_file_tells_the_users_code_from_a_librarys_and_one_reads_errors_for_advice() -> None:
-    texts = {path.name: path.read_text() for path in (Path(TOOLKIT) / "verdict").glob("*.py")}
+    texts = {path.name: path.read_text() for path in (Path(TOOLKIT) / "train/verdict").glob("*.py")}
 
     # tail.py: whose warning a line is, not where an error is.
     assert sorted(name for name, text in texts.items() if "-packages" in text) == ["place.py", "tail.py"]

@@ -114,8 +114,8 @@ def _script(job: Job, folder: Path) -> Script:
 
 
 def _as_placed(error: ToolkitError, folder: Path, code: Path) -> ToolkitError:
-    message, hint, where = (text.replace(str(folder), str(code)) for text in (error.message, error.hint, error.where))
-    return type(error)(message, hint=hint, where=where, prefix=error.prefix)
+    message, hint, place = (text.replace(str(folder), str(code)) for text in (error.message, error.hint, error.where))
+    return type(error)(message, hint=hint, where=place, prefix=error.prefix)
 
 
 def _first_program(file: Path) -> str:

@@ -19,21 +19,21 @@ def documents(job: Job) -> CheckResult:
     cluster = job.cluster
     hosts = f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}"
     count = len(job.spec.hyperparameters)
-    found = f"{job.folders.config}: {hosts}, {count} hyperparameter{'s' * (count != 1)}, {job.strategy.name}"
-    return CheckResult(name="documents", status="ok", found=found)
+    finding = f"{job.folders.config}: {hosts}, {count} hyperparameter{'s' * (count != 1)}, {job.strategy.name}"
+    return CheckResult(name="documents", status="ok", found=finding)
 
 
 def channels(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the input of each channel exists."""
     empty = [channel for channel in job.spec.channels if not channel.uri and not _has_input(channel)]
     if empty:
-        found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
+        finding = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
         advice = "Mount the input there, unless the platform still brings it"
-        return (CheckResult(name="channels", status="warn", found=found, advice=advice),)
+        return (CheckResult(name="channels", status="warn", found=finding, advice=advice),)
     if not job.spec.channels:
         return ()
-    found = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.spec.channels)
-    return (CheckResult(name="channels", status="ok", found=found),)
+    finding = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.spec.channels)
+    return (CheckResult(name="channels", status="ok", found=finding),)
 
 
 def metrics(job: Job) -> tuple[CheckResult, ...]:
@@ -45,9 +45,9 @@ def metrics(job: Job) -> tuple[CheckResult, ...]:
     except ContractError as error:
         return (CheckResult(name="metrics", status="fail", found=str(error)),)
     with MatchGuard() as watch:
-        said = [text for definition in definitions for text in warnings(definition, watch)]
-    found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
-    return (CheckResult(name="metrics", status="warn" if said else "ok", found=found),)
+        warning_texts = [text for definition in definitions for text in warnings(definition, watch)]
+    finding = "; ".join(warning_texts) or ", ".join(definition.name for definition in definitions)
+    return (CheckResult(name="metrics", status="warn" if warning_texts else "ok", found=finding),)
 
 
 def rules(job: Job, content: bytes | None) -> tuple[CheckResult, ...]:
@@ -56,13 +56,13 @@ def rules(job: Job, content: bytes | None) -> tuple[CheckResult, ...]:
     if path is None:
         return ()
     try:
-        found = document.read(files.read(path) if content is None else content, str(path))
+        parsed_rules = document.read(files.read(path) if content is None else content, str(path))
     except ContractError as error:
         return (CheckResult(name="rules", status="fail", found=str(error)),)
     except OSError as error:
-        told = f"TOOLKIT_RULES: {path}: expected a readable file, found none ({error.strerror})"
-        return (CheckResult(name="rules", status="fail", found=told),)
-    return (CheckResult(name="rules", status="ok", found=", ".join(rule.name for rule in found)),)
+        reason = f"TOOLKIT_RULES: {path}: expected a readable file, found none ({error.strerror})"
+        return (CheckResult(name="rules", status="fail", found=reason),)
+    return (CheckResult(name="rules", status="ok", found=", ".join(rule.name for rule in parsed_rules)),)
 
 
 def _has_input(channel: Channel) -> bool:

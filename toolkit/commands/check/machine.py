@@ -47,21 +47,21 @@ def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckR
             name="GPUs", status="warn", found="; ".join(machine.notes), advice="Correct the driver's set-up"
         )
     if not count and machine.gpu_uuids:
-        found = f"none of {len(machine.gpu_uuids)}: CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', '')}"
-        return CheckResult(name="GPUs", status="ok", found=found)
+        finding = f"none of {len(machine.gpu_uuids)}: CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', '')}"
+        return CheckResult(name="GPUs", status="ok", found=finding)
     if not count:
         meant = environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void", "none")
-        found = "none, although NVIDIA_VISIBLE_DEVICES asks for some" if meant else "none"
+        finding = "none, although NVIDIA_VISIBLE_DEVICES asks for some" if meant else "none"
         advice = "Start the container with --gpus all, or on a host with GPUs" if meant else ""
-        return CheckResult(name="GPUs", status="warn" if meant else "ok", found=found, advice=advice)
-    found = f"{count} {kind}{'s' * (count > 1)} for {processes} process{'es' * (processes > 1)}"
+        return CheckResult(name="GPUs", status="warn" if meant else "ok", found=finding, advice=advice)
+    finding = f"{count} {kind}{'s' * (count > 1)} for {processes} process{'es' * (processes > 1)}"
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        found += f", CUDA_VISIBLE_DEVICES={visible}"
+        finding += f", CUDA_VISIBLE_DEVICES={visible}"
     if processes > count:
         advice = "Several ranks would share one: lower the processes per host, unless that is meant"
-        return CheckResult(name="GPUs", status="warn", found=found, advice=advice)
-    return CheckResult(name="GPUs", status="ok", found=found)
+        return CheckResult(name="GPUs", status="warn", found=finding, advice=advice)
+    return CheckResult(name="GPUs", status="ok", found=finding)
 
 
 def stops(machine: Machine) -> CheckResult:
@@ -73,20 +73,20 @@ def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:
     """Return whether each of *folders* is writable and has free space; folders on one file system share a result."""
     together: dict[tuple[int, Status, str, str], list[str]] = {}
     for name, folder in folders.items():
-        there = _nearest(folder)
-        together.setdefault((there.stat().st_dev, *_room(there)), []).append(name)
+        parent = _nearest(folder)
+        together.setdefault((parent.stat().st_dev, *_room(parent)), []).append(name)
     return tuple(
-        CheckResult(name="disk", status=status, found=f"{', '.join(names)}: {found}", advice=advice)
-        for (_, status, found, advice), names in together.items()
+        CheckResult(name="disk", status=status, found=f"{', '.join(names)}: {finding}", advice=advice)
+        for (_, status, finding, advice), names in together.items()
     )
 
 
 def _room(folder: Path) -> tuple[Status, str, str]:
     room = os.statvfs(folder)
     if not is_dir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        why = "the file system is read-only" if room.f_flag & os.ST_RDONLY else f"user {os.getuid()} may not write"
-        why = why if is_dir(folder) else "it is no folder"
-        return "fail", f"{folder} cannot be written to ({why})", "Mount it writable, or change its owner"
+        reason = "the file system is read-only" if room.f_flag & os.ST_RDONLY else f"user {os.getuid()} may not write"
+        reason = reason if is_dir(folder) else "it is no folder"
+        return "fail", f"{folder} cannot be written to ({reason})", "Mount it writable, or change its owner"
     free_bytes = room.f_bavail * room.f_frsize
     if room.f_blocks and not room.f_bavail:
         return "fail", f"no space left in {folder}", "Free some, or mount a larger volume"
@@ -105,12 +105,14 @@ def shared_memory(mount: Path, *, busy: bool) -> CheckResult:
     except OSError as error:
         return CheckResult(name=name, status="warn", found=f"cannot be looked at ({error.strerror})", advice=advice)
     total_bytes, free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    found = f"{size(total_bytes)}, {size(free_bytes)} free"
+    finding = f"{size(total_bytes)}, {size(free_bytes)} free"
     if free_bytes >= ENOUGH_SHM_BYTES:
-        return CheckResult(name=name, status="ok", found=found)
+        return CheckResult(name=name, status="ok", found=finding)
     if busy:
-        return CheckResult(name=name, status="warn", found=f"{found}: little for NCCL and data loaders", advice=advice)
-    return CheckResult(name=name, status="ok", found=f"{found} (data loaders with workers may need --shm-size)")
+        return CheckResult(
+            name=name, status="warn", found=f"{finding}: little for NCCL and data loaders", advice=advice
+        )
+    return CheckResult(name=name, status="ok", found=f"{finding} (data loaders with workers may need --shm-size)")
 
 
 def limits(machine: Machine, *, busy: bool) -> CheckResult:
@@ -123,34 +125,34 @@ def limits(machine: Machine, *, busy: bool) -> CheckResult:
 def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> CheckResult:
     """Return the result for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: no limit)."""
     unlimited = resource.RLIM_INFINITY
-    found = "nofile " + ("unlimited" if files == unlimited else f"{files:,}")
-    found += ", memlock " + ("unlimited" if locked == unlimited else size(locked))
+    finding = "nofile " + ("unlimited" if files == unlimited else f"{files:,}")
+    finding += ", memlock " + ("unlimited" if locked == unlimited else size(locked))
     advice = []
     if busy and files != unlimited and files < ENOUGH_FILES:
         advice.append("--ulimit nofile=65536:65536 (data loaders hand tensors over as descriptors)")
     if pins_memory and locked != unlimited:
         advice.append("--ulimit memlock=-1 (EFA and InfiniBand pin memory)")
     text = f"Start the container with {' and '.join(advice)}" if advice else ""
-    return CheckResult(name="ulimits", status="warn" if advice else "ok", found=found, advice=text)
+    return CheckResult(name="ulimits", status="warn" if advice else "ok", found=finding, advice=text)
 
 
 def scratch(folder: Path) -> CheckResult:
     """Return whether `train` can write temporary files below *folder* and execute programs there."""
     if exists(folder, follow_links=False) and (reason := fault(folder)):
-        found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
+        finding = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
         return CheckResult(
-            name="scratch", status="warn", found=found, advice="Remove it, or set TMPDIR to another folder"
+            name="scratch", status="warn", found=finding, advice="Remove it, or set TMPDIR to another folder"
         )
-    there = _nearest(folder)
+    parent = _nearest(folder)
     advice = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to"
-    if not is_dir(there) or not os.access(there, os.W_OK | os.X_OK):
-        return CheckResult(name="scratch", status="fail", found=f"{there} cannot be written to", advice=advice)
-    room = os.statvfs(there)
+    if not is_dir(parent) or not os.access(parent, os.W_OK | os.X_OK):
+        return CheckResult(name="scratch", status="fail", found=f"{parent} cannot be written to", advice=advice)
+    room = os.statvfs(parent)
     if room.f_blocks and not room.f_bavail:
-        return CheckResult(name="scratch", status="fail", found=f"no space left in {there}", advice=advice)
+        return CheckResult(name="scratch", status="fail", found=f"no space left in {parent}", advice=advice)
     if room.f_flag & os.ST_NOEXEC:
-        found = f"{there} is mounted noexec: the launcher starts ranks itself, and train knows less of how they end"
-        return CheckResult(name="scratch", status="warn", found=found, advice="Set TMPDIR to a folder without noexec")
+        finding = f"{parent} is mounted noexec: the launcher starts ranks itself, and train knows less of how they end"
+        return CheckResult(name="scratch", status="warn", found=finding, advice="Set TMPDIR to a folder without noexec")
     return CheckResult(name="scratch", status="ok", found=str(folder))
 
 

@@ -31,22 +31,22 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckR
     """Return whether every name that `train` would wait for resolves; all are looked up at once."""
     hosts = [need.host for phase in plan.phases for need in phase.needs if isinstance(need, Resolves)]
     if not hosts:
-        given = _listed([f"{host} {job.cluster.address(host)}" for host in job.cluster.hosts])
-        return CheckResult(name="host names", status="ok", found=f"none has to resolve ({given})")
+        pairs = _listed([f"{host} {job.cluster.address(host)}" for host in job.cluster.hosts])
+        return CheckResult(name="host names", status="ok", found=f"none has to resolve ({pairs})")
     addresses = resolve(hosts, within_s=within_s)
     missing = [host for host in hosts if host not in addresses]
     if not missing:
-        shown = _listed([f"{host} {' or '.join(addresses[host])}" for host in hosts])
+        pairs = _listed([f"{host} {' or '.join(addresses[host])}" for host in hosts])
         # One of several may be shared: that of a bridge of containers, which each machine has.
-        if len({frozenset(own) for own in addresses.values()}) < len(hosts):
+        if len({frozenset(host_addresses) for host_addresses in addresses.values()}) < len(hosts):
             return CheckResult(
                 name="host names",
                 status="warn",
-                found=f"two hosts have the same address ({shown})",
+                found=f"two hosts have the same address ({pairs})",
                 advice="Right only for hosts that are one machine; train refuses others. Correct the names, or give the"
                 " addresses as TOOLKIT_HOST_ADDRESSES=HOST=ADDRESS,...",
             )
-        return CheckResult(name="host names", status="ok", found=shown)
+        return CheckResult(name="host names", status="ok", found=pairs)
     return CheckResult(
         name="host names",
         status="fail",
@@ -62,13 +62,13 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, tuple[str, ..
     Each host gets its own thread, because getaddrinfo waits half a minute for a name server that does not answer. We do
     not wait for late threads.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    addresses: dict[str, tuple[str, ...]] = {}
 
     def ask(host: str) -> None:
         try:
             # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
             entries = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
-            found[host] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
+            addresses[host] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
         except (OSError, UnicodeError):
             pass  # UnicodeError: the name has a character that UTF-8 cannot encode.
 
@@ -78,22 +78,22 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, tuple[str, ..
         thread.start()
     for thread in threads:
         thread.join(max(ends_s - time.monotonic(), 0))
-    return dict(found)
+    return dict(addresses)
 
 
 def rendezvous(job: Job, plan: Plan) -> CheckResult:
     """Return whether the leader can open the rendezvous port; other hosts cannot see it."""
     address, port = master(job)
-    where = f"{address}:{port}"
+    endpoint = f"{address}:{port}"
     if not job.cluster.is_leader:
-        return CheckResult(name="port", status="ok", found=f"{where} is for {job.cluster.leader} to open")
+        return CheckResult(name="port", status="ok", found=f"{endpoint} is for {job.cluster.leader} to open")
     reason = refused(port)
     if reason:
         advice = "Free it, or set MASTER_PORT to another port on every host"
         needed = plan.launcher != "script" and STRATEGIES[job.strategy.name].needs_rendezvous_port
         status: Status = "fail" if needed else "warn"
-        found = f"{port} cannot be opened ({reason})" + _held(port)
-        return CheckResult(name="port", status=status, found=found, advice=advice)
+        finding = f"{port} cannot be opened ({reason})" + _held(port)
+        return CheckResult(name="port", status=status, found=finding, advice=advice)
     if _is_elsewhere(address):
         return CheckResult(
             name="port",
@@ -101,34 +101,34 @@ def rendezvous(job: Job, plan: Plan) -> CheckResult:
             found=f"{port} is free, but {address} is no address of this host, the leader",
             advice="Right behind a service or address translation; otherwise correct MASTER_ADDR",
         )
-    return CheckResult(name="port", status="ok", found=f"{where} is free")
+    return CheckResult(name="port", status="ok", found=f"{endpoint} is free")
 
 
 def link(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the leader can open the link's port, and whether the job's secret can be read."""
-    ours = job.settings
-    if ours.link == "off":
+    settings = job.settings
+    if settings.link == "off":
         return ()
-    if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
-        found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
-        return (CheckResult(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
-    if ours.job_secret_file is not None and not files.read(ours.job_secret_file).strip():
-        found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} is empty"
+    if settings.job_secret_file is not None and not os.access(settings.job_secret_file, os.R_OK):
+        finding = f"TOOLKIT_JOB_SECRET_FILE: {settings.job_secret_file} cannot be read"
+        return (CheckResult(name="link", status="fail", found=finding, advice="Mount it, readable for this user"),)
+    if settings.job_secret_file is not None and not files.read(settings.job_secret_file).strip():
+        finding = f"TOOLKIT_JOB_SECRET_FILE: {settings.job_secret_file} is empty"
         advice = "Write the job's secret into it, the same on every host, or unset the variable"
-        return (CheckResult(name="link", status="fail", found=found, advice=advice),)
+        return (CheckResult(name="link", status="fail", found=finding, advice=advice),)
     ports = link_ports(job)
     port = ports[0]
     if not job.cluster.is_leader:
-        found = f"port {port} is for {job.cluster.leader} to open"
-        return (CheckResult(name="link", status="ok", found=found),)
+        finding = f"port {port} is for {job.cluster.leader} to open"
+        return (CheckResult(name="link", status="ok", found=finding),)
     reason = refused(port)
     if reason:
-        found = f"port {port} cannot be opened ({reason})" + _held(port)
-        other = next((each for each in ports[1:] if not refused(each)), None)
+        finding = f"port {port} cannot be opened ({reason})" + _held(port)
+        other = next((candidate for candidate in ports[1:] if not refused(candidate)), None)
         advice = "Free it, or set TOOLKIT_LINK_PORT to another port on every host"
         if other is not None:
             advice += f"; else train uses port {other}, which must then be open between the hosts"
-        return (CheckResult(name="link", status="fail" if other is None else "warn", found=found, advice=advice),)
+        return (CheckResult(name="link", status="fail" if other is None else "warn", found=finding, advice=advice),)
     return (CheckResult(name="link", status="ok", found=f"port {port} is free"),)
 
 
@@ -156,12 +156,12 @@ def _is_foreign(numeric: str) -> bool:
 def interface(job: Job) -> CheckResult:
     """Return the interface that NCCL and gloo are set to use."""
     name, note = fabric.interface(job)
-    own = job.environ.get("NCCL_SOCKET_IFNAME")
-    found = f"{own} (NCCL_SOCKET_IFNAME)" if own else f"{name}"
+    configured = job.environ.get("NCCL_SOCKET_IFNAME")
+    finding = f"{configured} (NCCL_SOCKET_IFNAME)" if configured else f"{name}"
     if job.machine.fabric != "tcp":
-        found += f", {job.machine.fabric} devices"
-    if not note or own:
-        return CheckResult(name="interface", status="ok", found=found)
+        finding += f", {job.machine.fabric} devices"
+    if not note or configured:
+        return CheckResult(name="interface", status="ok", found=finding)
     advice = "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that reaches the other hosts"
     return CheckResult(name="interface", status="warn", found=note, advice="" if name else advice)
 

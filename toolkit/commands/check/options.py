@@ -38,14 +38,20 @@ def check(job: Job, declared: Declared | None) -> tuple[CheckResult, ...]:
         for name in job.spec.hyperparameters
         if (tokens := arguments({name: 1}, script.argument_style)) and tokens[0].startswith("--")
     }
-    wrong = [(name, known) for name, option in passed.items() if (known := nearest(option, declared.options))]
+    wrong = [
+        (name, declared_option)
+        for name, option in passed.items()
+        if (declared_option := nearest(option, declared.options))
+    ]
     if not wrong:
         return ()
-    found = "; ".join(f"{passed[name]} is passed, {script.entry} knows {known}" for name, known in wrong)
+    finding = "; ".join(
+        f"{passed[name]} is passed, {script.entry} knows {declared_option}" for name, declared_option in wrong
+    )
     effect = "its parse_known_args drops such an option silently" if declared.is_lenient else "it may refuse the option"
-    renamed = ", ".join(known.removeprefix("--") for _, known in wrong)
+    renamed = ", ".join(declared_option.removeprefix("--") for _, declared_option in wrong)
     advice = f"{effect[0].upper()}{effect[1:]}: name the hyperparameter{'s' * (len(wrong) > 1)} {renamed}"
-    return (CheckResult(name="options", status="warn", found=found, advice=advice),)
+    return (CheckResult(name="options", status="warn", found=finding, advice=advice),)
 
 
 def read(file: Path) -> Declared | None:
@@ -63,13 +69,13 @@ def read(file: Path) -> Declared | None:
     return Declared(options=options, is_lenient=any(_name(call) in _LENIENT for call in calls))
 
 
-def nearest(option: str, known: tuple[str, ...]) -> str:
-    """Return the one of *known* that differs from *option* in dashes, underscores or case alone, "" if none does or if
-    the script knows *option*, also as the begin of a name, which argparse completes."""
-    if any(each.startswith(option) for each in known):
+def nearest(option: str, declared: tuple[str, ...]) -> str:
+    """Return the one of *declared* that differs from *option* in dashes, underscores or case alone, "" if none does or
+    if the script knows *option*, also as the begin of a name, which argparse completes."""
+    if any(known_option.startswith(option) for known_option in declared):
         return ""
     plain = _plain(option)
-    return next((each for each in known if _plain(each) == plain), "")
+    return next((known_option for known_option in declared if _plain(known_option) == plain), "")
 
 
 def _plain(option: str) -> str:
@@ -81,7 +87,7 @@ def _options(call: ast.Call) -> Iterator[str]:
         for argument in call.args:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 # click writes "--shuffle/--no-shuffle" for a switch.
-                yield from (each for each in argument.value.split("/") if each.startswith("--"))
+                yield from (name for name in argument.value.split("/") if name.startswith("--"))
 
 
 def _name(call: ast.Call) -> str:

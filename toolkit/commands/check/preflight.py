@@ -39,18 +39,18 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
     log.hide(environ)
     results: list[CheckResult] = []
     platform = platforms.detect(environ)
-    seen = look.look(environ)
+    probed = look.probe_machine(environ)
     job, plan = None, None
-    ours = _tried(results, "settings", lambda: settings.read(environ))
+    given_settings = _tried(results, "settings", lambda: settings.read(environ))
     unknown = settings.unknown(environ)
     if unknown:
         results.append(CheckResult(name="variables", status="warn", found=unknown))
     read = None
-    if ours is not None:
+    if given_settings is not None:
         read = _tried(
             results,
             "documents",
-            lambda: platforms.read_job(platform, environ, ours, seen, log, interpreter=interpreter),
+            lambda: platforms.read_job(platform, environ, given_settings, probed, log, interpreter=interpreter),
         )
     if read is not None:
         job, unknown = look.with_libraries(read[0]), read[1]
@@ -60,16 +60,16 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
         plan = _planned(job, results, log)
     folders = platform.folders(environ) if job is None else job.folders
     processes = len(plan.phase.main.starts_ranks) or 1 if plan is not None else 1
-    results += (*programs.on_path_as_train(seen), *sagemaker_training.check())
-    results += machine.check(seen if job is None else job.machine, folders, environ, processes)
+    results += (*programs.on_path_as_train(probed), *sagemaker_training.check())
+    results += machine.check(probed if job is None else job.machine, folders, environ, processes)
     return CheckReport(results=tuple(results), job=job, plan=plan)
 
 
 def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
     if is_remote(job.spec.source or "") and not job.spec.plugin and fetch.channel_archive(job) is None:
-        found = f"{job.spec.source} is in storage: `train` fetches it, and this does not look into it"
+        finding = f"{job.spec.source} is in storage: `train` fetches it, and this does not look into it"
         advice = "Give a copy of it as a folder to have it checked."
-        results.append(CheckResult(name="code", status="warn", found=found, advice=advice))
+        results.append(CheckResult(name="code", status="warn", found=finding, advice=advice))
         return None
     code = _tried(results, "code", lambda: codes.find(job, log))
     if code is None:
@@ -95,8 +95,8 @@ def _tried(results: list[CheckResult], name: str, make: Callable[[], T]) -> T | 
     except ToolkitError as error:
         results.append(CheckResult(name=name, status="fail", found=str(error)))
     except OSError as error:  # The base folder, which this user may not read.
-        told = of_path(error)
-        if told is None:
+        reported = of_path(error)
+        if reported is None:
             raise
-        results.append(CheckResult(name=name, status="fail", found=str(told)))
+        results.append(CheckResult(name=name, status="fail", found=str(reported)))
     return None

@@ -9,7 +9,7 @@ from toolkit.commands.check.result import CheckResult
 from toolkit.folders import as_absent, exists, may_exist
 from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
-from toolkit.train.probe.ask import found as on_path
+from toolkit.train.probe.ask import find_program
 
 # How the version of a build without CUDA ends.
 CPU_BUILD = "+cpu"
@@ -28,8 +28,8 @@ def on_path_as_train(machine: Machine) -> tuple[CheckResult, ...]:
         "Install this toolkit last (pip install --force-reinstall --no-deps container-training-toolkit), or let the"
         " image start `toolkit train`"
     )
-    found = f"train on PATH is {machine.other_train}, not this toolkit"
-    return (CheckResult(name="train", status="fail", found=found, advice=advice),)
+    finding = f"train on PATH is {machine.other_train}, not this toolkit"
+    return (CheckResult(name="train", status="fail", found=finding, advice=advice),)
 
 
 def _mpirun(code: Code) -> tuple[CheckResult, ...]:
@@ -42,8 +42,8 @@ def _mpirun(code: Code) -> tuple[CheckResult, ...]:
 
 
 def _interpreter(code: Code) -> CheckResult:
-    found = f"{code.job.interpreter} (Python {platform.python_version()})"
-    return CheckResult(name="interpreter", status="ok", found=found)
+    finding = f"{code.job.interpreter} (Python {platform.python_version()})"
+    return CheckResult(name="interpreter", status="ok", found=finding)
 
 
 def _installer(code: Code) -> tuple[CheckResult, ...]:
@@ -51,36 +51,36 @@ def _installer(code: Code) -> tuple[CheckResult, ...]:
     phase = code.installing
     if phase is None:
         return ()
-    what = " ".join(token for token in phase.main.argv[3:] if token in ("install", ".", "-r", "requirements.txt"))
+    packages = " ".join(token for token in phase.main.argv[3:] if token in ("install", ".", "-r", "requirements.txt"))
     done = phase.skip_if is not None and exists(phase.skip_if, as_absent)
     name = phase.main.name
-    found = f"{name} {what} was run before in this container" if done else f"{name} {what} runs first"
+    finding = f"{name} {packages} was run before in this container" if done else f"{name} {packages} runs first"
     if "-m" not in phase.main.argv:
         whose = "uv" if name == "uv" else "the pip that it brings for ensurepip"
-        found += f"; {code.job.interpreter} has no pip of its own, {whose} installs"
-    return (CheckResult(name="install", status="ok", found=found),)
+        finding += f"; {code.job.interpreter} has no pip of its own, {whose} installs"
+    return (CheckResult(name="install", status="ok", found=finding),)
 
 
 def _launcher(plan: Plan, code: Code) -> CheckResult:
-    found = f"{plan.launcher}, {plan.world_size} process{'es' * (plan.world_size > 1)}"
+    finding = f"{plan.launcher}, {plan.world_size} process{'es' * (plan.world_size > 1)}"
     for module in plan.modules:
         if util.find_spec(module) is None:
             return _without(module, plan, code)
         version = _version(module)
-        found += f", {module} {version}" if version else f", {module}"
+        finding += f", {module} {version}" if version else f", {module}"
         if version.endswith(CPU_BUILD) and code.job.machine.gpus:
             advice = f"Install a build of {module} with CUDA, or start without GPUs"
-            return CheckResult(name="launcher", status="warn", found=f"{found}: built without CUDA", advice=advice)
-    return CheckResult(name="launcher", status="ok", found=found)
+            return CheckResult(name="launcher", status="warn", found=f"{finding}: built without CUDA", advice=advice)
+    return CheckResult(name="launcher", status="ok", found=finding)
 
 
 def _without(module: str, plan: Plan, code: Code) -> CheckResult:
-    found = f"{plan.launcher} needs {module}, which {code.job.interpreter} does not have"
+    finding = f"{plan.launcher} needs {module}, which {code.job.interpreter} does not have"
     if re.search(rf"^{module}\b", code.requirements, re.M):
         advice = "requirements.txt brings it, at every start anew: better have it in the image"
-        return CheckResult(name="launcher", status="warn", found=found, advice=advice)
+        return CheckResult(name="launcher", status="warn", found=finding, advice=advice)
     advice = f"Install it in the image (pip install {module}) or name it in requirements.txt"
-    return CheckResult(name="launcher", status="fail", found=found, advice=advice)
+    return CheckResult(name="launcher", status="fail", found=finding, advice=advice)
 
 
 def _version(module: str) -> str:
@@ -94,15 +94,15 @@ def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
     """Return a result for each program that is missing."""
     results = []
     main = plan.phase.main
-    if "/" not in main.argv[0] and on_path(main.argv[0], main.environ.get("PATH", "")) is None:
-        found = f"no {main.argv[0]} on PATH, which starts the launcher"
-        results.append(CheckResult(name="program", status="fail", found=found, advice="Install it in the image"))
+    if "/" not in main.argv[0] and find_program(main.argv[0], main.environ.get("PATH", "")) is None:
+        finding = f"no {main.argv[0]} on PATH, which starts the launcher"
+        results.append(CheckResult(name="program", status="fail", found=finding, advice="Install it in the image"))
     if code.program and not may_exist(code.program):
         script = code.job.spec.entry
-        found = f"{script} names {code.program} in its first line, which is not there"
+        finding = f"{script} names {code.program} in its first line, which is not there"
         advice = f"Install it in the image, or correct the first line of {script}"
-        results.append(CheckResult(name="program", status="fail", found=found, advice=advice))
+        results.append(CheckResult(name="program", status="fail", found=finding, advice=advice))
     if main.has_rank_shim and not may_exist("/bin/sh"):
-        found = "no /bin/sh: the launcher starts ranks itself, and train knows less of how they end"
-        results.append(CheckResult(name="program", status="warn", found=found, advice="Install a shell in the image"))
+        finding = "no /bin/sh: the launcher starts ranks itself, and train knows less of how they end"
+        results.append(CheckResult(name="program", status="warn", found=finding, advice="Install a shell in the image"))
     return tuple(results)

@@ -12,10 +12,10 @@ THEIRS = "sagemaker-training"
 
 def check() -> tuple[CheckResult, ...]:
     """Return a line if the package is there; a warning if it is not the toolkit's own."""
-    found = util.find_spec(NAME)
-    if found is None or found.origin is None:
+    spec = util.find_spec(NAME)
+    if spec is None or spec.origin is None:
         return ()
-    folder = Path(found.origin).parents[1]
+    folder = Path(spec.origin).parents[1]
     if folder.name == OURS.replace("-", "_"):
         text = f"{NAME} is this toolkit's ({_named(OURS)})"
         return (CheckResult(name=NAME, status="ok", found=text),)

@@ -25,28 +25,28 @@ class Error(Record, frozen=True, kw_only=True):
 
 def errors(folder: Path) -> Iterator[Error]:
     """Yield the syntax errors of the Python files below *folder*, as this interpreter finds them."""
-    seen = 0
+    count = 0
     # What cannot be listed is reported where the code is looked at.
     for entry in folders.walk(folder, lambda _: None, enter=lambda entry: entry.name not in NO_CODE):
         path = Path(entry.path)
-        if path.suffix != ".py" or seen == MOST_FILES:
+        if path.suffix != ".py" or count == MOST_FILES:
             continue
-        seen += 1
+        count += 1
         if text := _error(path):
             yield Error(name=path.relative_to(folder).as_posix(), text=text)
 
 
-def check(found: Sequence[Error], entry: str, interpreter: str) -> tuple[CheckResult, ...]:
+def check(errors: Sequence[Error], entry: str, interpreter: str) -> tuple[CheckResult, ...]:
     """Return a failure if the script *entry* is no Python, and a warning for other files. *interpreter*: the job's; if
     it is not this one, its Python may be another, so that all are warnings."""
-    own = [f"{each.name}: {each.text}" for each in found if each.name == entry]
-    others = [f"{each.name}: {each.text}" for each in found if each.name != entry]
+    of_entry = [f"{error.name}: {error.text}" for error in errors if error.name == entry]
+    others = [f"{error.name}: {error.text}" for error in errors if error.name != entry]
     results = []
-    if own:
+    if of_entry:
         is_sure = os.path.realpath(interpreter) == os.path.realpath(sys.executable)
         advice = "Correct the script" if is_sure else f"Correct it, unless {interpreter} has another Python"
         results.append(
-            CheckResult(name="syntax", status="fail" if is_sure else "warn", found="; ".join(own), advice=advice)
+            CheckResult(name="syntax", status="fail" if is_sure else "warn", found="; ".join(of_entry), advice=advice)
         )
     if others:
         more = f"; and {len(others) - SHOWN} more" if len(others) > SHOWN else ""

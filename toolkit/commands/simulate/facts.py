@@ -148,7 +148,7 @@ def text(job: JobFacts) -> str:
     lines += [f"  {sample.name:<23} {value_text(sample.value)}" for sample in job.metrics]
     lines += [f"  note: {note}" for note in job.notes]
     if job.managed_spot:
-        lines += [f"  {interruption_text(interruption, ended=job.ended)}" for interruption in job.interruptions]
+        lines += [f"  {interruption_text(interruption, job_ended=job.ended)}" for interruption in job.interruptions]
         lines += [f"  {words}" for words in spot_words(round(job.training_s * max(job.hosts, 1), 3), job.billable_s)]
     if job.failure_reason:
         lines += ["", job.failure_reason]

@@ -153,12 +153,12 @@ def _check_key(key: str, place: str, source: str) -> None:
 def _value(key: str, value: Any, hints: Mapping[str, Any], place: str, source: str) -> Any:
     try:
         # null is no value.
-        found = convert(value, hints[key], source) if value is not None else None
+        converted = convert(value, hints[key], source) if value is not None else None
     except ContractError:
-        found = None
-    if found is None or (isinstance(found, float) and not math.isfinite(found)):
+        converted = None
+    if converted is None or (isinstance(converted, float) and not math.isfinite(converted)):
         raise ContractError(f"{place}: {key}: expected {EXPECTED[key]}, found {_kind(value)}", where=source)
-    return found
+    return converted
 
 
 def _check(rule: Rule, place: str, source: str) -> None:
@@ -173,9 +173,9 @@ def _check(rule: Rule, place: str, source: str) -> None:
             hint="Put parentheses around the number, as in loss=([-+0-9.eE]+).",
         )
     if (rule.threshold is None) != (rule.operator is None):
-        missing, given = ("threshold", "operator") if rule.threshold is None else ("operator", "threshold")
+        missing, present = ("threshold", "operator") if rule.threshold is None else ("operator", "threshold")
         raise ContractError(
-            f"{place}: {missing}: expected {EXPECTED[missing]} beside {given!r}, found none", where=source
+            f"{place}: {missing}: expected {EXPECTED[missing]} beside {present!r}, found none", where=source
         )
     if rule.data_points != 1 and rule.threshold is None:
         raise ContractError(f"{place}: data_points: expected a 'threshold' beside it, found none", where=source)

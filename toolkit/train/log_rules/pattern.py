@@ -58,7 +58,7 @@ class RuleState(Record, frozen=True, kw_only=True):
     state: Literal["waiting", "watching", "asleep", "off"]
 
 
-class Monitor:
+class PatternMonitor:
     """Watches the lines of a job's ranks by *rules*.
 
     All times are seconds of one clock, of any kind; *start_s*: when the job began. *watch* interrupts endless matches
@@ -86,7 +86,7 @@ class Monitor:
     def lines(self, block: bytes, *, rank: int | None, now_s: float) -> list[RuleEvent]:
         """Return the events of late lines, and those of *block*: whole lines of *rank* that came at *now_s*."""
         events = self.tick(now_s)
-        ended = len(self._search.ended)
+        count = len(self._search.ended)
         for start, index, match in self._search.matches(block):
             watched, is_stop = self._roles[index]
             # The empty text after the last newline is no line, but ".*" matches it.
@@ -96,7 +96,7 @@ class Monitor:
                 watched.sleep("asleep")
             else:
                 events += watched.matched(match, rank, self._now_s)
-        if len(self._search.ended) != ended:
+        if len(self._search.ended) != count:
             for index in self._search.ended:
                 self._roles[index][0].sleep("off")
         return events
@@ -115,8 +115,8 @@ class Monitor:
     def states(self) -> tuple[RuleState, ...]:
         """Return the state of each rule, in the document's order."""
         return tuple(
-            RuleState(rule=each.rule, matches=each.matches, events=each.events, state=each.state)
-            for each in self._watched
+            RuleState(rule=watched.rule, matches=watched.matches, events=watched.events, state=watched.state)
+            for watched in self._watched
         )
 
 

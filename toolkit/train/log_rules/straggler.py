@@ -58,13 +58,13 @@ class Beats:
 
     def look(self, rank: int, step: int, time_ns: int) -> list[tuple[int, int, float]]:
         """Return (rank, step, seconds) for steps since the last call. *rank* reached *step* at *time_ns*."""
-        before, self._last[rank] = self._last.get(rank), (step, time_ns)
-        if before is None or step <= before[0]:
+        previous, self._last[rank] = self._last.get(rank), (step, time_ns)
+        if previous is None or step <= previous[0]:
             return []
-        steps = step - before[0]
-        seconds = (time_ns - before[1]) / 1e9 / steps
+        steps = step - previous[0]
+        seconds = (time_ns - previous[1]) / 1e9 / steps
         every = 1 << max(steps.bit_length() - 3, 0)
-        return [(rank, each, seconds) for each in range((before[0] // every + 1) * every, step + 1, every)]
+        return [(rank, number, seconds) for number in range((previous[0] // every + 1) * every, step + 1, every)]
 
 
 class Thinned:
@@ -91,7 +91,7 @@ class Thinned:
             self._times[rank, step] = seconds
         while len(self._times) > SENT_AT_ONCE and len({step for _, step in self._times}) > 1:
             self._every *= 2
-            self._times = {key: each for key, each in self._times.items() if key[1] % self._every == 0}
+            self._times = {key: seconds for key, seconds in self._times.items() if key[1] % self._every == 0}
 
     def take(self) -> tuple[tuple[int, int, float], ...]:
         """Return (rank, step, seconds) for each step time kept since the last call."""
@@ -153,7 +153,7 @@ class Stragglers:
         times = self._open.setdefault(step, {})
         times[rank] = seconds
         if len(times) >= self._ranks:
-            return self._settle(sorted(each for each in self._open if each <= step), now_s)
+            return self._settle(sorted(number for number in self._open if number <= step), now_s)
         if len(self._open) > self._open_steps:
             return self._settle([min(self._open)], now_s)
         return []
@@ -206,12 +206,12 @@ def _median(ordered: list[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _median_without(ordered: list[float], one: float) -> float:
-    """Return the median of *ordered* without *one*, which is in it."""
-    place = bisect_left(ordered, one)
+def _median_without(ordered: list[float], removed: float) -> float:
+    """Return the median of *ordered* without *removed*, which is in it."""
+    place = bisect_left(ordered, removed)
     rest, middle = len(ordered) - 1, (len(ordered) - 1) // 2
 
-    def at(index: int) -> float:
+    def value_at(index: int) -> float:
         return ordered[index + (index >= place)]
 
-    return at(middle) if rest % 2 else (at(middle - 1) + at(middle)) / 2
+    return value_at(middle) if rest % 2 else (value_at(middle - 1) + value_at(middle)) / 2

@@ -16,18 +16,18 @@ WITHIN_S = 30.0
 MOST_BYTES = 1 << 20
 
 
-class Answer(Record, frozen=True, kw_only=True):
-    """What a program said: `text` on stdout, `said` on stderr.
+class ProgramOutput(Record, frozen=True, kw_only=True):
+    """What a program said: `text` on stdout, `stderr`.
 
     `trouble` is empty if it ended with 0, else says what happened instead.
     """
 
     text: str = ""
-    said: str = ""
+    stderr: str = ""
     trouble: str = ""
 
 
-def found(program: str, path: str) -> str | None:
+def find_program(program: str, path: str) -> str | None:
     """Return the file that *program* is in the folders of *path* (as PATH), None if it is in none."""
     for folder in path.split(os.pathsep):
         file = os.path.join(folder or ".", program)
@@ -36,7 +36,7 @@ def found(program: str, path: str) -> str | None:
     return None
 
 
-def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
+def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> ProgramOutput:
     """Return what *argv* says. After *within_s* it is killed with all it started, and not waited for any longer.
 
     A process stuck in a driver cannot be killed (state D); a second after SIGKILL it is left to whoever reaps. An
@@ -53,7 +53,7 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
             start_new_session=True,
         )
     except OSError as error:
-        return Answer(trouble=f"cannot be started ({error.strerror})")
+        return ProgramOutput(trouble=f"cannot be started ({error.strerror})")
     try:
         output, trouble = _read(process, time.monotonic() + within_s, within_s)
         if not trouble:
@@ -68,8 +68,8 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
     if process.returncode is None:
         _end(process)
     _close(process)
-    text, said = (bytes(stream).decode("utf-8", "replace") for stream in output)
-    return Answer(text=text, said=said, trouble=trouble)
+    text, errors = (bytes(stream).decode("utf-8", "replace") for stream in output)
+    return ProgramOutput(text=text, stderr=errors, trouble=trouble)
 
 
 def _read(
@@ -89,8 +89,8 @@ def _read(
         ready = waits.poll(max((ends_s - time.monotonic()) * 1000, 0))
         if not ready:
             # A process that it left behind may hold the streams: what it said before its end is its answer.
-            ended = process.poll() is not None
-            return (stdout, stderr), "" if ended else f"gave no answer within {within_s:g} s"
+            has_ended = process.poll() is not None
+            return (stdout, stderr), "" if has_ended else f"gave no answer within {within_s:g} s"
         for stream, _ in ready:
             piece = os.read(stream, 1 << 16)
             if not piece:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from toolkit.patterns import lazy
-from toolkit.train.probe.ask import found
+from toolkit.train.probe.ask import find_program
 
 OURS = b"toolkit.cli."
 READ_BYTES = 8192
@@ -17,7 +17,7 @@ def other_train(path: str) -> str:
 
     sagemaker-training installs one, too: of both packages in one environment the one that was installed last wins.
     """
-    program = found("train", path)
+    program = find_program("train", path)
     if program is None:
         return ""
     try:

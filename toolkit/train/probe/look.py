@@ -12,21 +12,21 @@ from toolkit.folders import as_absent, exists, is_file
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.train.probe import init, neuron, nvidia
-from toolkit.train.probe.ask import found
+from toolkit.train.probe.ask import find_program
 from toolkit.train.probe.command import other_train
 
 # Helpers of the smdistributed libraries whose presence scripts are told about (SM_TRAINING_ENV).
 HELPERS = ("smddprun", "smddpmprun")
 
 
-def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
+def probe_machine(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
     """Return what is here. Programs are those on *environ*'s PATH; *root* is where /proc, /sys and /dev are.
 
     Nothing found here can stop a job: what cannot be read counts as absent, and `notes` says so.
     """
     path = environ.get("PATH", os.defpath)
-    gpus = nvidia.look(environ, path, root)
-    cores, more = (0, ()) if gpus.uuids or gpus.trouble else neuron.count(path)
+    gpus = nvidia.find_gpus(environ, path, root)
+    cores, more = (0, ()) if gpus.uuids or gpus.trouble else neuron.count_cores(path)
     return Machine(
         cpus=machine.cpus(root),
         cpus_total=os.cpu_count() or 1,
@@ -39,7 +39,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         interfaces=machine.interfaces(root),
         route_interface=machine.route_interface(root),
         fabric=machine.fabric(root),
-        programs=tuple(name for name in HELPERS if found(name, path)),
+        programs=tuple(name for name in HELPERS if find_program(name, path)),
         opal_prefix=_opal_prefix(path),
         engine=machine.in_engine(root),
         other_train=other_train(path),
@@ -73,8 +73,8 @@ def with_mpi(job: Job) -> Job:
         return job
     from toolkit.train.probe import mpi  # Only a job under mpirun pays for it.
 
-    found, trouble = mpi.look(job.environ)
-    return replace(job, machine=replace(job.machine, mpi=found, mpi_trouble=trouble))
+    mpirun, trouble = mpi.find_mpirun(job.environ)
+    return replace(job, machine=replace(job.machine, mpi=mpirun, mpi_trouble=trouble))
 
 
 def _opal_prefix(path: str) -> str:
@@ -83,7 +83,7 @@ def _opal_prefix(path: str) -> str:
     That wheel was built for another folder. Its mpirun tells ranks so (it is a program that sets OPAL_PREFIX and
     becomes orterun_wrapper); a process that mpirun did not start cannot load libmpi without being told.
     """
-    mpirun = found("mpirun", f"{path}{os.pathsep}{Path(sys.executable).parent}")
+    mpirun = find_program("mpirun", f"{path}{os.pathsep}{Path(sys.executable).parent}")
     if mpirun is None:
         return ""
     folder = Path(mpirun).absolute().parent

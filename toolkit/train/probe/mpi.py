@@ -5,26 +5,29 @@ import re
 from collections.abc import Mapping
 
 from toolkit.job.machine import Mpi
-from toolkit.train.probe.ask import ask, found
+from toolkit.train.probe.ask import ask, find_program
 
 WITHIN_S = 10.0
 
 
-def look(environ: Mapping[str, str]) -> tuple[Mpi | None, str]:
+def find_mpirun(environ: Mapping[str, str]) -> tuple[Mpi | None, str]:
     """Return (the mpirun on *environ*'s PATH, "") or (None, why there is none that can be used)."""
     path = environ.get("PATH", os.defpath)
-    program = found("mpirun", path)
+    program = find_program("mpirun", path)
     if program is None:
         return None, f"no mpirun on PATH ({path})"
     answer = ask((program, "--version"), within_s=WITHIN_S)
-    mpi = recognised(answer.text, program)
+    mpi = read_version(answer.text, program)
     if mpi is not None:
         return mpi, ""
-    said = answer.text.partition("\n")[0].strip() or answer.trouble or "nothing"
-    return None, f"{program} --version says {said!r}, which is neither Open MPI 4 or later nor an MPICH with Hydra"
+    first_line = answer.text.partition("\n")[0].strip() or answer.trouble or "nothing"
+    return (
+        None,
+        f"{program} --version says {first_line!r}, which is neither Open MPI 4 or later nor an MPICH with Hydra",
+    )
 
 
-def recognised(text: str, path: str) -> Mpi | None:
+def read_version(text: str, path: str) -> Mpi | None:
     """Return the MPI whose `mpirun --version` says *text*, None if it is none of those known.
 
     Seen: "mpirun (Open MPI) 4.1.8", "mpirun (Open MPI) 5.0.11"; of MPICH 5.0.2 "HYDRA build details:" and "Version:".

@@ -3,7 +3,7 @@
 import msgspec
 
 from toolkit.records import Record
-from toolkit.train.probe.ask import WITHIN_S, ask, found
+from toolkit.train.probe.ask import WITHIN_S, ask, find_program
 
 
 class Device(Record, frozen=True, kw_only=True):
@@ -12,9 +12,9 @@ class Device(Record, frozen=True, kw_only=True):
     nc_count: int = 0
 
 
-def count(path: str, *, within_s: float = WITHIN_S) -> tuple[int, tuple[str, ...]]:
+def count_cores(path: str, *, within_s: float = WITHIN_S) -> tuple[int, tuple[str, ...]]:
     """Return (cores, notes): 0 with a note if neuron-ls is on *path* but fails, hangs or says something else."""
-    program = found("neuron-ls", path)
+    program = find_program("neuron-ls", path)
     if program is None:
         return 0, ()
     answer = ask((program, "-j"), within_s=within_s)

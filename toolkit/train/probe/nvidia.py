@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toolkit import folders
 from toolkit.records import Record
-from toolkit.train.probe.ask import WITHIN_S, ask, found
+from toolkit.train.probe.ask import WITHIN_S, ask, find_program
 
 # Said of a GPU that is there and does not answer, also by an nvidia-smi that lists the others and ends with 0.
 LOST = ("Unable to determine the device handle", "GPU is lost")
@@ -15,7 +15,7 @@ VENDOR, CLASSES = "0x10de", ("0x0300", "0x0302")
 INITS = ("systemd", "init")
 
 
-class Gpus(Record, frozen=True, kw_only=True):
+class NvidiaGpus(Record, frozen=True, kw_only=True):
     """What was found. `uuids`: of the GPUs; `instances`: of their MIG instances.
 
     `trouble`: why a GPU that this host has cannot be used. `notes`: what else went wrong.
@@ -27,32 +27,34 @@ class Gpus(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def look(environ: Mapping[str, str], path: str, root: Path, *, within_s: float = WITHIN_S) -> Gpus:
+def find_gpus(environ: Mapping[str, str], path: str, root: Path, *, within_s: float = WITHIN_S) -> NvidiaGpus:
     """Return the GPUs of this host. MIG instances, listed indented below their GPU, are no GPUs of their own: as
     sagemaker-training 5.1.4."""
     hidden = environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none")
-    program = found("nvidia-smi", path)
+    program = find_program("nvidia-smi", path)
     if program is None:
         devices = 0 if hidden else _devices(root)
         note = (
             f"/dev has {devices} NVIDIA GPU{'s' * (devices > 1)}, but there is no nvidia-smi on PATH to count them "
             "(NVIDIA_DRIVER_CAPABILITIES without utility?): TOOLKIT_PROCESSES_PER_HOST says how many ranks to start"
         )
-        return Gpus(notes=(note,)) if devices else Gpus()
+        return NvidiaGpus(notes=(note,)) if devices else NvidiaGpus()
     answer = ask((program, "--list-gpus"), within_s=within_s)
     text = _plain(answer.text)
-    lost = next((line for line in _lines(text + "\n" + _plain(answer.said)) if any(word in line for word in LOST)), "")
+    lost = next(
+        (line for line in _lines(text + "\n" + _plain(answer.stderr)) if any(word in line for word in LOST)), ""
+    )
     lines = text.splitlines()
     uuids = tuple(_uuid(line) for line in lines if line.startswith("GPU "))
     if not answer.trouble and not lost and (uuids or hidden):
-        return Gpus(uuids=uuids, instances=tuple(_uuid(line) for line in lines if line.startswith(" ")))
-    words = lost or " ".join(_lines(_plain(answer.said) or text)[:2])
+        return NvidiaGpus(uuids=uuids, instances=tuple(_uuid(line) for line in lines if line.startswith(" ")))
+    words = lost or " ".join(_lines(_plain(answer.stderr) or text)[:2])
     trouble = answer.trouble or ("says" if lost else "lists no GPU")
-    told = f"{COMMAND} {trouble}" + (f": {words[:300]}" if words else "")
+    message = f"{COMMAND} {trouble}" + (f": {words[:300]}" if words else "")
     # A bare machine may have given its GPUs to virtual machines: it then lists none, which is no failure.
     if not hidden and (lost or _devices(root) or (answer.trouble and _is_on_the_bus(root))):
-        return Gpus(trouble=told)
-    return Gpus(notes=(f"{told}; going on as if there were no GPU",))
+        return NvidiaGpus(trouble=message)
+    return NvidiaGpus(notes=(f"{message}; going on as if there were no GPU",))
 
 
 def _plain(text: str) -> str:

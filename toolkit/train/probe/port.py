@@ -79,7 +79,7 @@ def _from(first: int) -> Iterator[int]:
     import)."""
     yield first
     start = int.from_bytes(os.urandom(2), "big")
-    yield from (RANGE.start + (start + at * 1999) % len(RANGE) for at in range(TRIES))
+    yield from (RANGE.start + (start + index * 1999) % len(RANGE) for index in range(TRIES))
 
 
 def _claimed(port: int) -> _socket.socket:
@@ -144,5 +144,5 @@ def _command(process: Path) -> str:
         words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return "ended meanwhile"
-    shown = [word.decode("utf-8", "replace") for word in words[:SHOWN_WORDS]]
-    return " ".join([*shown, *["..."] * (len(words) > SHOWN_WORDS)])
+    first_words = [word.decode("utf-8", "replace") for word in words[:SHOWN_WORDS]]
+    return " ".join([*first_words, *["..."] * (len(words) > SHOWN_WORDS)])

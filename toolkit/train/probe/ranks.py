@@ -21,21 +21,21 @@ class RunningHost(Record, frozen=True, kw_only=True):
     traces: bool
 
 
-def running(below: Path, proc: Path = Path("/proc")) -> tuple[RunningHost, ...]:
+def find_running_hosts(below: Path, proc: Path = Path("/proc")) -> tuple[RunningHost, ...]:
     """Return the hosts of jobs whose output is below *below*, of those that this user may look at."""
-    found: dict[Path, list[dict[str, str]]] = {}
+    environs_by_status: dict[Path, list[dict[str, str]]] = {}
     for process in proc.iterdir():
         environ = _environ(process) if process.name.isdigit() else {}
         status, output = environ.get("TOOLKIT_STATUS_FOLDER", ""), environ.get("SM_OUTPUT_DIR", "")
         if status and output and Path(output).is_relative_to(below) and is_dir(status, as_absent):
-            found.setdefault(Path(status), []).append(environ)
-    return tuple(_host(status, environs) for status, environs in sorted(found.items()))
+            environs_by_status.setdefault(Path(status), []).append(environ)
+    return tuple(_host(status, environs) for status, environs in sorted(environs_by_status.items()))
 
 
-def hidden(proc: Path = Path("/proc")) -> tuple[str, ...]:
+def find_hidden_users(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Return the users who run a `train` whose processes this user may not look at, by name."""
-    processes = (each for each in proc.iterdir() if each.name.isdigit())
-    return tuple(sorted({_user(each) for each in processes if _is_hidden(each)}))
+    processes = (process for process in proc.iterdir() if process.name.isdigit())
+    return tuple(sorted({_user(process) for process in processes if _is_hidden(process)}))
 
 
 def _is_hidden(process: Path) -> bool:

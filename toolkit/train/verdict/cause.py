@@ -46,17 +46,18 @@ OPTION_ERROR = lazy(r"^\S.*?: error: ")
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """Why a process failed: `text` in one or few lines, and the whole `traceback`, "" if there is none.
-
-    What advice is given for: `error`, what ended the process; `caused_by`, the errors that it was raised from;
-    `handled`, those that were being handled when it was raised.
-    """
+    """Why a process failed."""
 
     text: str
+    """The cause in one or few lines."""
     traceback: str = ""
+    """The whole traceback, "" if there is none."""
     error: str = ""
+    """The error that ended the process: advice is given for it, then for `caused_by` and `handled`."""
     caused_by: tuple[str, ...] = ()
+    """The errors that it was raised from."""
     handled: tuple[str, ...] = ()
+    """The errors that were being handled when it was raised."""
 
 
 def read_cause(phase: PhaseEnd, culprit: Exit) -> Reading:
@@ -199,7 +200,7 @@ def _read_fatal_signal(phase: PhaseEnd, culprit: Exit, crashed: Crash | None) ->
 
 def _find_traceback_before(crashed: Crash) -> Traceback | None:
     """Return the traceback that a process had printed before it crashed."""
-    trace = traceback.find_last(crashed.before)
+    trace = traceback.find_last(crashed.output_before)
     return trace if trace is not None and trace.after <= NEAR_LINES else None
 
 
@@ -321,8 +322,8 @@ def _first_line(phase: PhaseEnd, trace: Traceback) -> str:
 
 def _read_command_words(trace: Traceback, stderr: bytes) -> str:
     """Return the last words of the command whose failure *trace* reports: as captured, else as printed before it."""
-    if trace.said:
-        return tail.last_words(trace.said.encode("utf-8", "replace"), 3, LAST_CHARACTERS // 2)
+    if trace.command_output:
+        return tail.last_words(trace.command_output.encode("utf-8", "replace"), 3, LAST_CHARACTERS // 2)
     printed = stderr[: stderr.rfind(b"Traceback (most recent call last):")] if not trace.after else b""
     return tail.last_words(printed, 3, LAST_CHARACTERS // 2)
 
@@ -361,7 +362,7 @@ def _make_reading(text: str, trace: Traceback) -> Reading:
 
 
 def _text_for_advice(trace: Traceback) -> str:
-    return "\n".join((trace.error, trace.said, *trace.frames[:EVIDENCE_FRAMES]))
+    return "\n".join((trace.error, trace.command_output, *trace.frames[:EVIDENCE_FRAMES]))
 
 
 def _describe_chain(phase: PhaseEnd, trace: Traceback) -> str:

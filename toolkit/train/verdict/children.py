@@ -129,7 +129,11 @@ def _first_failure_of(records: Sequence[Raised], table: str) -> Raised | None:
 
 def _find_captured(report: Traceback) -> Raised | None:
     """Return the exception in the output that the script had captured, and nobody printed."""
-    return _raised_from(traceback.find_last(report.said.encode("utf-8", "replace"))) if report.said else None
+    return (
+        _raised_from(traceback.find_last(report.command_output.encode("utf-8", "replace")))
+        if report.command_output
+        else None
+    )
 
 
 def _find_printed(phase: PhaseEnd, end: Exit, report: Traceback) -> Raised | None:

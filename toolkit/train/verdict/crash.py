@@ -64,12 +64,12 @@ class Crash(Record, frozen=True, kw_only=True):
 
     `words`: the runtime's message, () for none. `places`: the innermost Python frames of the crashed thread, or of the
     main thread if that has none, "FILE:LINE in FUNCTION", innermost first, up to the first frame of the user's code.
-    `before`: the output before the crash. `stacks`: the frames of all threads.
+    `output_before`: the output before the crash. `stacks`: the frames of all threads.
     """
 
     words: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
-    before: bytes = b""
+    output_before: bytes = b""
     stacks: str = ""
 
 
@@ -81,14 +81,17 @@ def read_crash(stderr: bytes, user_paths: Sequence[str] = ()) -> Crash | None:
     start = _find_last_words(lines[:dumped])
     words = () if start is None else _shorten_words(lines[start:dumped])
     if fatal is None:
-        return None if start is None else Crash(words=words, before=_encode_lines(lines[:start]))
+        return None if start is None else Crash(words=words, output_before=_encode_lines(lines[:start]))
     reason = lines[fatal].partition(": ")[2]
     if reason not in _OF_A_SIGNAL and not words:
         words = _shorten_words([lines[fatal]])
     lines_before = lines[: dumped if start is None else start]
     dump = [line for line in lines[fatal:] if not line.startswith("Extension modules: ")]
     return Crash(
-        words=words, places=_find_places(dump, user_paths), before=_encode_lines(lines_before), stacks="\n".join(dump)
+        words=words,
+        places=_find_places(dump, user_paths),
+        output_before=_encode_lines(lines_before),
+        stacks="\n".join(dump),
     )
 
 

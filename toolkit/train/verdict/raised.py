@@ -41,7 +41,7 @@ def _read_thrown(thrown: Raised | Thrown, noted: Raised) -> Traceback:
         place=thrown.place,
         frames=thrown.frames or tuple(filter(None, (thrown.place,))),
         chain=chain,
-        said=thrown.captured_output,
+        command_output=thrown.captured_output,
     )
     graph = _GRAPH.match(message)
     if graph is not None:

@@ -61,21 +61,24 @@ class ChainedError(Record, frozen=True, kw_only=True):
 
 
 class Traceback(Record, frozen=True, kw_only=True):
-    """A traceback as printed (`text`, chained ones included), its final `error` lines, and the innermost `place`.
-
-    `frames`: "FILE:LINE in FUNCTION", innermost first. `chain`: the exceptions before the last one, the nearest first.
-    `after`: how many non-empty lines the same process wrote after it. `said`: what the failed command wrote that it
-    reports, if that was captured. `of_child`: multiprocessing printed it of a child.
-    """
+    """A traceback as Python printed it."""
 
     text: str
+    """The whole text, with the tracebacks that it is chained to."""
     error: str
+    """The lines of its error, the last of the chain."""
     place: str
+    """The innermost place, "FILE:LINE in FUNCTION"."""
     frames: tuple[str, ...] = ()
+    """The places of all frames, innermost first."""
     chain: tuple[ChainedError, ...] = ()
+    """The exceptions before the last one, the nearest first."""
     after: int = 0
-    said: str = ""
+    """How many non-empty lines the same process wrote after it."""
+    command_output: str = ""
+    """The output of the failed command that it reports, if that was captured."""
     of_child: bool = False
+    """multiprocessing printed it of a child."""
 
     @property
     def kind(self) -> str:

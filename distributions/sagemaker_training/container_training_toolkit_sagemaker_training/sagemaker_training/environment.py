@@ -65,7 +65,7 @@ def channel_path(channel: str) -> str:
 
 def num_gpus() -> int:
     """Return the number of this host's GPUs, as nvidia-smi lists them."""
-    return look.look(os.environ).gpus
+    return look.probe_machine(os.environ).gpus
 
 
 def num_neurons(instance_type: str = "") -> int:  # noqa: ARG001 - it is the job's
@@ -80,12 +80,12 @@ def num_cpus() -> int:
 
 def validate_smddprun() -> bool:
     """Return whether smddprun, of AWS's data parallel library, is on PATH."""
-    return "smddprun" in look.look(os.environ).programs
+    return "smddprun" in look.probe_machine(os.environ).programs
 
 
 def validate_smddpmprun() -> bool:
     """Return whether smddpmprun, of AWS's model parallel library, is on PATH."""
-    return "smddpmprun" in look.look(os.environ).programs
+    return "smddpmprun" in look.probe_machine(os.environ).programs
 
 
 def write_env_vars(env_vars: dict[str, str] | None = None) -> None:
@@ -200,7 +200,7 @@ def _job(contents: DocumentContents) -> Job:
     """Return the job of this host; its script need not be named. Warnings of its documents are left to `train`."""
     environ = dict(os.environ)
     platform = table.detect(environ)
-    ours, machine, log = settings.read(environ), look.look(environ), Log(level=50)
+    ours, machine, log = settings.read(environ), look.probe_machine(environ), Log(level=50)
     asks = any(
         value is not None for value in (contents.resource_config, contents.input_data_config, contents.hyperparameters)
     )

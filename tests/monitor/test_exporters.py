@@ -20,8 +20,8 @@ from toolkit.job.exports import Exports, ExportsConfig
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Names
+from toolkit.monitor.exporters.exporter_process import EXPORTERS, ExporterProcess
 from toolkit.monitor.exporters.mlflow import MLflow
-from toolkit.monitor.exporters.process import EXPORTERS, ExporterProcess
 from toolkit.records import encode
 
 MISSING = [name for name in ("prometheus_client", "tensorboardX", "tensorboard", "mlflow") if find_spec(name) is None]
@@ -143,7 +143,7 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(
     given = {"exports": exports, "job": "it", "host": "algo-1", "attempt": 1, "metrics": str(tmp_path / "none")}
     (tmp_path / "config.json").write_text(json.dumps(given))
     program = (
-        f"import sys; sys.modules[{module!r}] = None; from toolkit.monitor.exporters.process import main; "
+        f"import sys; sys.modules[{module!r}] = None; from toolkit.monitor.exporters.exporter_process import main; "
         f"sys.exit(main(['', {str(tmp_path / 'config.json')!r}, {name!r}]))"
     )
 

@@ -10,7 +10,7 @@ from toolkit.train.artifacts.scratch import RunFolder
 from toolkit.train.attempts import Attempts
 from toolkit.train.coordinator import Coordinator
 from toolkit.train.line_monitors import LineMonitors
-from toolkit.train.platforms import kubernetes, report
+from toolkit.train.platforms import end_report, kubernetes
 from toolkit.train.supervise import effects
 from toolkit.train.supervise.console import Outlets
 from toolkit.train.supervise.hang_reports import HangReports
@@ -35,15 +35,15 @@ STEPS: dict[str, tuple[Any, str]] = {
     "close the link": (Coordinator, "close"),
     "close the line monitors": (LineMonitors, "close"),
     "remove the run's folder": (RunFolder, "close"),
-    "clear what was there before": (report, "clear_stale"),
+    "clear what was there before": (end_report, "clear_stale"),
     "tell the console's losses": (Outlets, "lost"),
     "tell the times": (ending, "dated"),
     "mask": (log, "mask"),
-    "the failure text": (report, "failure_text"),
-    "the story": (report, "_story"),
+    "the failure text": (end_report, "failure_text"),
+    "the story": (end_report, "_story"),
     "the termination message": (kubernetes, "_write_message"),
     "flush": (log.Log, "flush"),
-    **{what: (report, what) for what, _ in report.STEPS},
+    **{what: (end_report, what) for what, _ in end_report.STEPS},
 }
 
 
@@ -51,8 +51,8 @@ def plant(names: list[str]) -> None:
     """Make each step of *names* raise."""
     for name in names:
         where, attribute = STEPS[name]
-        if any(name == what for what, _ in report.STEPS):
-            report.STEPS = tuple((what, _fail if what == name else step) for what, step in report.STEPS)
+        if any(name == what for what, _ in end_report.STEPS):
+            end_report.STEPS = tuple((what, _fail if what == name else step) for what, step in end_report.STEPS)
         else:
             setattr(where, attribute, _fail)
 

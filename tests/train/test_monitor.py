@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.base import Base
 from tests.train.live import gone, live
-from toolkit.series import machine, sample_reader, step_records
+from toolkit.series import monitor_document, sample_reader, step_records
 
 # Burns a core until the monitor has taken some ten samples of this rank.
 SAMPLED = """
@@ -59,7 +59,7 @@ def test_a_job_with_the_monitor_leaves_samples_of_its_rank_and_says_what_was_mea
     names = {column.name for column in found.columns}
     assert {"cpu/all/used_percent", "memory/container/used_bytes", "rank/0/cpu_percent"} <= names
     assert numpy.nanmax(found.series("rank/0/cpu_percent").high) > 10
-    about = machine.read(base.output / "monitor/monitor.json")
+    about = monitor_document.read(base.output / "monitor/monitor.json")
     assert about is not None
     assert (about.host, about.interval_s, about.attempt, about.notes) == ("algo-1", 0.1, 1, ())
     assert about.end_s is not None
@@ -110,7 +110,7 @@ def test_each_attempt_is_measured_and_its_heartbeats_are_steps(base: Base) -> No
     done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1", TOOLKIT_RESTARTS="1")
 
     assert done.status == 0, done
-    about = machine.read(base.output / "monitor/monitor.json")
+    about = monitor_document.read(base.output / "monitor/monitor.json")
     assert about is not None
     assert about.attempt == 2
     table = step_records.read(base.output / "monitor/steps")

@@ -109,7 +109,7 @@ def _profile(arguments: argparse.Namespace, log: Log) -> int:
 
 def _build_job_words(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of `toolkit run` for the profiling job: one process, and for a script its parameters."""
-    from toolkit.job.file.text import is_job_file
+    from toolkit.job.file.text_formats import is_job_file
     from toolkit.train.launchers.modelparallel import PROFILE
 
     _check_order(arguments.job)

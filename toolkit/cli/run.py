@@ -220,7 +220,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     from toolkit.job.file.options import Origin, from_arguments, joined
     from toolkit.job.file.reading import read as read_file
     from toolkit.job.file.script_arguments import STYLE, hyperparameters
-    from toolkit.job.file.text import is_job_file
+    from toolkit.job.file.text_formats import is_job_file
 
     options_given = {name: value for name, value in arguments.items() if name not in OWN}
     words = arguments.get("behind") or []

@@ -170,7 +170,7 @@ class PhaseEnd(Record, frozen=True, kw_only=True):
     """By process name: what reported the failure of such a child ("CalledProcessError in train.py:12"). `exceptions`
     then has the child's exception in place of that one."""
     user_paths: tuple[str, ...] = ()
-    """What is in the paths of the user's own code (train/verdict/place.py)."""
+    """What is in the paths of the user's own code (train/verdict/error_frame.py)."""
     stopped_by: int | None = None
     """The signal that asked `train` to stop."""
     stopped_at_ns: int | None = None

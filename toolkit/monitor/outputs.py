@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.job.monitor import DebuggerFiles
 from toolkit.records import encode
-from toolkit.series import findings, machine, sample_writer
+from toolkit.series import findings, monitor_document, sample_writer
 from toolkit.series import step_records as steps
 from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
@@ -76,9 +76,9 @@ class Outputs:
         part = path.with_suffix(".part")
         self._try(lambda: (part.write_bytes(document), part.replace(path)))
 
-    def about(self, about: machine.About) -> None:
+    def about(self, about: monitor_document.About) -> None:
         """Write monitor.json."""
-        self._try(lambda: machine.write(self._folder / machine.NAME, about))
+        self._try(lambda: monitor_document.write(self._folder / monitor_document.NAME, about))
 
     def close(self) -> None:
         """Write what is still held."""

@@ -33,7 +33,7 @@ from toolkit.monitor.sources.ranks import Ranks
 from toolkit.monitor.sources.traffic import Traffic
 from toolkit.monitor.step_reader import StepReader
 from toolkit.records import decode
-from toolkit.series import machine
+from toolkit.series import monitor_document
 from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
 from toolkit.status_pages.pages import request_trace
@@ -205,13 +205,13 @@ class MonitorProcess:
         used = resource.getrusage(resource.RUSAGE_SELF)
         now_s = time.monotonic()
         self._outputs.about(
-            machine.About(
+            monitor_document.About(
                 host=self._config.host,
                 start_s=self._start_s,
                 end_s=now_s + self._offset_s if is_over else None,
                 interval_s=self._config.monitor.interval_s,
                 attempt=self._config.attempt,
-                machine=machine.Measured(
+                machine=monitor_document.Measured(
                     cores=self._machine.cores,
                     gpus=self._gpus.names if self._gpus is not None else (),
                     memory_limit_bytes=self._machine.memory_limit_bytes,
@@ -219,7 +219,7 @@ class MonitorProcess:
                 clock_offset_s=self._offset_s,
                 clock_steps=self._clock_steps,
                 rules=self._config.monitor.rules,
-                own=machine.OwnCost(
+                own=monitor_document.OwnCost(
                     samples=self._samples,
                     own_cpu_s=used.ru_utime,
                     kernel_cpu_s=used.ru_stime,

@@ -36,7 +36,7 @@ DONE_NAME = "rank-done"
 
 RAISED_NAME = "raised-%d.json"
 
-# The facts about compiling in a process (toolkit/rank/compiler/told.py; job/compilation.py has the fields).
+# The facts about compiling in a process (toolkit/rank/compiler/facts_file.py; job/compilation.py has the fields).
 COMPILER_NAME = "compiler-%d.json"
 
 # The ring of step times of a process whose steps the start-up hook measures. A record is written, then counted.

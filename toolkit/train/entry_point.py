@@ -24,7 +24,7 @@ from toolkit.settings import MOST, Settings
 from toolkit.train import within
 from toolkit.train.environment import MARKER
 from toolkit.train.launchers.environment import HOOK
-from toolkit.train.platforms import report
+from toolkit.train.platforms import end_report as report
 
 Runner = Literal["Process", "MPI", "SMDataParallel", "PyTorchXLA", "TorchDistributed"]
 # The strategies for which AWS's plug-ins ask for each runner. The first is used unless the job enables another one.

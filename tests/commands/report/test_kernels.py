@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.traces import made
-from tests.traces.test_ranks import gpu_rank
+from tests.traces.test_rank_comparison import gpu_rank
 from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.commands.report.model import Block, Chart, Shares, Table, Words
 from toolkit.commands.report.sections import kernels, memory, traced

@@ -12,7 +12,8 @@ from toolkit.errors import ContractError
 from toolkit.job.channel import Channel, ChannelMode
 from toolkit.job.cluster import Group
 from toolkit.job.documents.writing import distribution_flags
-from toolkit.job.file import options, text
+from toolkit.job.file import options
+from toolkit.job.file import text_formats as text
 from toolkit.job.file.job_file import Interrupt, JobFile, Kill, LocalRun
 from toolkit.job.strategy import Strategy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.rank.profiler.ranks import ROOT, TENSORFLOW, listed, needs_torch, run, steps, trace, traced_steps
-from toolkit.rank.profiler import files, plan
+from toolkit.rank.profiler import trace_files, trace_plan
 from toolkit.status_pages import pages
 from toolkit.traces import chrome, windows
 from toolkit.train.launchers.compat import FOLDER
@@ -57,14 +57,14 @@ SMProf.stop_profiling()
     ],
 )
 def test_steps_are_cut_into_windows_within_the_budget(first: int, last: int, expected: list[tuple[int, int]]) -> None:
-    assert plan.windows(first, last) == expected
+    assert trace_plan.windows(first, last) == expected
 
 
 def test_a_run_of_unknown_length_is_sampled_at_ever_longer_gaps_until_the_budget_is_used() -> None:
-    starts = [plan.next_start(11, written, step=0) for written in range(plan.MOST_WINDOWS + 1)]
+    starts = [trace_plan.next_start(11, written, step=0) for written in range(trace_plan.MOST_WINDOWS + 1)]
 
     assert starts == [11, 51, 131, 291, 611, 1251, 2531, 5091, None]
-    assert plan.next_start(11, 1, step=900) == 901
+    assert trace_plan.next_start(11, 1, step=900) == 901
 
 
 def test_the_end_of_a_step_moves_behind_the_optimizer_that_it_overlaps() -> None:
@@ -74,7 +74,7 @@ def test_the_end_of_a_step_moves_behind_the_optimizer_that_it_overlaps() -> None
         b'{"name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 150.500, "dur": 49.500}'
     )
 
-    found = files.align_steps(text)
+    found = trace_files.align_steps(text)
 
     assert found.replace(b'"ts": 100.000,\n "dur": 60.000', b"").count(b'"dur": 40.000') == 1
     assert b'"ts": 160.000, "dur": 40.000' in found

@@ -16,7 +16,7 @@ import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.job.channel import ChannelMode
-from toolkit.job.file.text import parse
+from toolkit.job.file.text_formats import parse
 from toolkit.records import Record, convert
 from toolkit.settings import MOST
 

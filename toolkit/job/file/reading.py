@@ -6,7 +6,7 @@ from typing import Any
 from toolkit import files, folders
 from toolkit.errors import ContractError, did_you_mean, of_document
 from toolkit.job.file.options import from_file
-from toolkit.job.file.text import is_job_file
+from toolkit.job.file.text_formats import is_job_file
 
 
 def read(path: Path, hint: str) -> dict[str, Any]:

@@ -2,6 +2,6 @@
 
 import sys
 
-from toolkit.monitor.exporters.process import main
+from toolkit.monitor.exporters.exporter_process import main
 
 sys.exit(main(sys.argv))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def watch(arrival: "ModuleType") -> None:
-    """Attach to a framework of WATCHED as soon as it is imported; *arrival* is rank/mesh/arrival.py."""
+    """Attach to a framework of WATCHED as soon as it is imported; *arrival* is rank/mesh/import_hooks.py."""
     global package
     package = arrival.package
     for name in WATCHED:

@@ -238,7 +238,7 @@ class Cutter:
 def watch(
     watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]", record_end: "Callable[[], str]"
 ) -> RankEnd:
-    """Attach to JAX when the script imports it; *watch_module* is `watch` of rank/mesh/arrival.py."""
+    """Attach to JAX when the script imports it; *watch_module* is `watch` of rank/mesh/import_hooks.py."""
     ending = RankEnd()
 
     def load(loader: "Any", module: "ModuleType") -> None:

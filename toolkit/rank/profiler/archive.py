@@ -4,9 +4,9 @@ import os
 import time
 
 from ...status_pages import layout as layout
-from . import files
-from .place import TracePlace, restart_count
+from . import trace_files
 from .step_timer import StepTimer
+from .trace_place import TracePlace, restart_count
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Archive:
 
     def _pack(self, raw: str, place: TracePlace, record: "dict[str, Any]", unfinished: str) -> None:
         try:
-            record["bytes"] = files.pack(raw, os.path.join(place.folder, record["file"]), unfinished)
+            record["bytes"] = trace_files.pack(raw, os.path.join(place.folder, record["file"]), unfinished)
             self._windows.append(record)
             self._write_list(place)
         except Exception as error:  # noqa: BLE001 - a full disk must not end the script
@@ -92,7 +92,7 @@ class Archive:
 
     def _write_list(self, place: TracePlace) -> None:
         steps = self._steps.steps
-        files.write_json(
+        trace_files.write_json(
             os.path.join(place.folder, place.stem(restart_count(os.environ)) + ".json"),
             {
                 "version": 1,

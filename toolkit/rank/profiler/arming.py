@@ -2,9 +2,9 @@
 
 import os
 
-from . import plan, tracing
+from . import trace_plan, tracing
 from .clock import WindowClock
-from .place import WINDOW
+from .trace_place import WINDOW
 
 
 def arm() -> None:
@@ -12,6 +12,6 @@ def arm() -> None:
     is_new = not tracing.exists()
     tracer = tracing.tracer()
     tracer.watch()
-    window = plan.parse_window(os.environ.get(WINDOW, ""))
+    window = trace_plan.parse_window(os.environ.get(WINDOW, ""))
     if is_new and window is not None and window[0] == "seconds":
         WindowClock(tracer, window[1], window[2]).start()

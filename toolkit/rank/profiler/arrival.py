@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def watch(arrival: "ModuleType") -> None:
     """Attach to the modules of WATCHED as soon as they are imported; only the first call in a process counts.
 
-    *arrival*: rank/mesh/arrival.py.
+    *arrival*: rank/mesh/import_hooks.py.
     """
     global package
     if hasattr(sys, MARK):

@@ -6,7 +6,7 @@ signal of the script's. Kineto started in another thread records nothing of the 
 
 import time
 
-from . import plan
+from . import trace_plan
 from .archive import started_s
 from .log import log_line
 from .tracing import Tracer
@@ -37,7 +37,7 @@ class WindowClock:
     def _run(self) -> None:
         if time.time() >= self._last_s:
             log_line("nothing is traced: the framework was imported after the seconds that TOOLKIT_PROFILE names")
-        for _ in range(plan.MOST_WINDOWS):
+        for _ in range(trace_plan.MOST_WINDOWS):
             _sleep_until(self._first_s)
             if time.time() >= self._last_s:
                 return

@@ -17,9 +17,9 @@ without TensorFlow, every call does nothing. docs/profiler.md has the keys that 
 import functools
 import os
 
-from ..mesh import arrival as imports
+from ..mesh import import_hooks as imports
 from . import arrival, step_timer
-from .place import TracePlace
+from .trace_place import TracePlace
 from .tracing import tracer
 
 TYPE_CHECKING = False  # As typing's, without importing it.

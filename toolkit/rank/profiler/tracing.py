@@ -10,11 +10,11 @@ from _thread import get_ident
 
 from ...status_pages import layout as layout
 from ..mesh import measuring
-from . import plan
+from . import trace_plan
 from .archive import Archive
 from .log import log_line
-from .place import WINDOW, TracePlace, is_launcher
 from .step_timer import KERAS, StepTimer, timer
+from .trace_place import WINDOW, TracePlace, is_launcher
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Tracer:
         self._windows: list[tuple[int, int]] = []
         self._next = NEVER  # The last step before one with which a window opens.
         self._is_late = False  # Steps have passed in which none could open.
-        self._reason, self._request = plan.SETTING, 0
+        self._reason, self._request = trace_plan.SETTING, 0
         self._samples = False  # smppy has started.
         self._sample_cuda = True
         self._sampled, self._sample_from = 0, 0
@@ -67,9 +67,9 @@ class Tracer:
         self._answered = b""
         self._pid = os.getpid()
         self._closes_at_exit = False
-        window = plan.parse_window(self._environ.get(WINDOW, ""))
+        window = trace_plan.parse_window(self._environ.get(WINDOW, ""))
         if window is not None and window[0] == "steps":
-            self._windows = plan.windows(window[1], window[2])
+            self._windows = trace_plan.windows(window[1], window[2])
             self._next = self._windows[0][0] - 1
 
     def watch(self) -> None:
@@ -116,12 +116,12 @@ class Tracer:
             first, last = self._windows[0]
             if first <= step + 1:
                 self._windows.pop(0)
-                self.open(plan.SETTING, step + 1, last)
+                self.open(trace_plan.SETTING, step + 1, last)
             else:
                 self._next = first - 1
         elif self._samples:
             self._sampled += 1
-            self.open(plan.SMPPY, step + 1, step + plan.MOST_STEPS, cuda=self._sample_cuda)
+            self.open(trace_plan.SMPPY, step + 1, step + trace_plan.MOST_STEPS, cuda=self._sample_cuda)
 
     def _shift(self, step: int) -> None:
         """Move the windows that step times were compared in (rank/mesh/measuring.py) behind *step*, at full length."""
@@ -137,7 +137,7 @@ class Tracer:
         if self._windows:
             self._next = max(step, self._windows[0][0] - 1)
         elif self._samples:
-            start = plan.next_start(self._sample_from, self._sampled, step)
+            start = trace_plan.next_start(self._sample_from, self._sampled, step)
             self._next = NEVER if start is None else start - 1
 
     def _map(self) -> None:
@@ -172,7 +172,7 @@ class Tracer:
             log_line("request %d is not traced: %d were, and each takes disk space" % (request, MOST_REQUESTS))
             return
         self._request = request
-        self.open(plan.REQUEST, step + 1, step + max(1, min(steps, plan.MOST_STEPS)))
+        self.open(trace_plan.REQUEST, step + 1, step + max(1, min(steps, trace_plan.MOST_STEPS)))
 
     def open(self, reason: str, first: "int | None", last: "int | None", *, cuda: bool = True) -> bool:
         """Open a window for the steps *first* to *last*, None if there are none; return True if it is open."""
@@ -220,7 +220,9 @@ class Tracer:
             return
         self._plan_next(self._timer.steps)
         try:
-            self._archive.write(window, self._reason, self._request if self._reason == plan.REQUEST else None, now=now)
+            self._archive.write(
+                window, self._reason, self._request if self._reason == trace_plan.REQUEST else None, now=now
+            )
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
@@ -244,11 +246,11 @@ class Tracer:
         """Open a window at its time: of the next steps, if the script has steps that can be counted."""
         step = self._timer.steps
         # A step that is under way is counted as the first one: when it began, nobody knew.
-        self.open(plan.SETTING, step + 1 if step else None, step + plan.MOST_STEPS if step else None)
+        self.open(trace_plan.SETTING, step + 1 if step else None, step + trace_plan.MOST_STEPS if step else None)
 
     def end_timed(self) -> None:
         """The time is over: write the window, if it has not ended after its last step."""
-        if self._window is not None and self._reason == plan.SETTING:
+        if self._window is not None and self._reason == trace_plan.SETTING:
             self.close()
 
     def start_samples(self, *, cuda: bool) -> None:
@@ -258,7 +260,7 @@ class Tracer:
         self._samples, self._sample_cuda, self._sampled = True, cuda, 1
         self._sample_from = self._timer.steps + 1
         self.watch()
-        if not self.open(plan.SMPPY, self._timer.steps + 1, self._timer.steps + plan.MOST_STEPS, cuda=cuda):
+        if not self.open(trace_plan.SMPPY, self._timer.steps + 1, self._timer.steps + trace_plan.MOST_STEPS, cuda=cuda):
             self._sampled, self._next = 0, self._timer.steps  # At the next step's end.
 
     def stop_samples(self) -> None:
@@ -267,7 +269,7 @@ class Tracer:
             return
         self._samples = False
         self._next = NEVER if not self._windows else self._windows[0][0] - 1
-        if self._window is not None and self._reason == plan.SMPPY and self._window.thread == get_ident():
+        if self._window is not None and self._reason == trace_plan.SMPPY and self._window.thread == get_ident():
             self.close()
 
     def annotation(self, name: str) -> "Any":

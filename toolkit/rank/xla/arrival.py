@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]") -> None:
-    """Have torch_xla completed on import; *watch_module* is `watch` of rank/mesh/arrival.py."""
+    """Have torch_xla completed on import; *watch_module* is `watch` of rank/mesh/import_hooks.py."""
     if LIBRARY not in sys.modules:
         watch_module(LIBRARY, _load)
 

@@ -50,10 +50,10 @@ def complete(module: ModuleType) -> None:
     from toolkit.rank.xla import names
 
     if on_cpu and size > 1:
-        from toolkit.rank.xla import place
+        from toolkit.rank.xla import position
         from toolkit.rank.xla.live import install
 
-        install.install(place.read_position(os.environ))
+        install.install(position.read_position(os.environ))
     if "RANK" in os.environ:
         names.run_in_place(module, rank)
     if os.environ.get("TOOLKIT_COMPAT", "").strip() != "off":

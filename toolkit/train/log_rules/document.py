@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
-from toolkit.job.file.text import parse
+from toolkit.job.file.text_formats import parse
 from toolkit.records import Record, convert
 from toolkit.train.log_rules.event import Action
 

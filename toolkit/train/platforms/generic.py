@@ -29,7 +29,7 @@ from toolkit.job.scripts import only_script
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.settings import PREFIX, Settings
-from toolkit.train.platforms import report
+from toolkit.train.platforms import end_report
 from toolkit.train.platforms.assemble import assemble
 from toolkit.train.platforms.mounted import mounted_channels
 from toolkit.train.platforms.place import Place, cluster_of, job_name, json_object
@@ -79,7 +79,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
         make(folders.output)
     except OSError:
         pass  # The report at the job's end warns of it.
-    report.clear_stale(folders, log)
+    end_report.clear_stale(folders, log)
 
 
 def read(

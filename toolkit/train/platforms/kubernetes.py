@@ -14,7 +14,7 @@ from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.settings import Settings
-from toolkit.train.platforms import report as files
+from toolkit.train.platforms import end_report as files
 from toolkit.train.platforms.place import Place, cluster_of, listed_hosts
 
 # The kubelet reads at most this much of a termination message.

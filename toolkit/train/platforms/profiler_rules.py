@@ -37,7 +37,7 @@ def document(text: str, source: str) -> tuple[Any, str]:
     """
     if text.lstrip().startswith(("[", "{")):
         return decode(text.encode(), Any, source), source
-    from toolkit.job.file.text import parse
+    from toolkit.job.file.text_formats import parse
 
     path = Path(text)
     try:

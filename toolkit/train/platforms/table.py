@@ -113,7 +113,7 @@ def _is_kubernetes(environ: Mapping[str, str]) -> bool:
 
 
 def _sagemaker() -> Platform:
-    from toolkit.train.platforms import report
+    from toolkit.train.platforms import end_report as report
     from toolkit.train.platforms.sagemaker import read_job as read
 
     return Platform(
@@ -130,7 +130,8 @@ def _generic(name: str, settings: Settings) -> Platform:
     message."""
     from functools import partial
 
-    from toolkit.train.platforms import generic, report
+    from toolkit.train.platforms import end_report as report
+    from toolkit.train.platforms import generic
 
     find = import_module(f"toolkit.train.platforms.{name}").find
     report_end = report.report

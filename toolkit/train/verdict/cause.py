@@ -11,7 +11,7 @@ from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.status_pages.pages import Raised
-from toolkit.train.verdict import crash, pip, place, tail, traceback
+from toolkit.train.verdict import crash, error_frame, pip, tail, traceback
 from toolkit.train.verdict.crash import Crash
 from toolkit.train.verdict.raised import read_exception
 from toolkit.train.verdict.traceback import ChainedError, Traceback
@@ -72,7 +72,7 @@ def _read_cause(phase: PhaseEnd, culprit: Exit) -> Reading:
         if error:
             return Reading(text=error, error=error)
         trace = find_traceback(phase, culprit)
-        if trace is not None and not place.find_user_frame(trace.frames, phase.user_paths):
+        if trace is not None and not error_frame.find_user_frame(trace.frames, phase.user_paths):
             # pip's own frames say nothing about the requirements.
             text = f"{culprit.process} failed: {trace.error}"
             return Reading(text=text, traceback=trace.text, error=trace.error)
@@ -221,7 +221,7 @@ def _read_sys_exit(phase: PhaseEnd, culprit: Exit, noted: Raised) -> Reading:
         if not noted.message and OPTION_ERROR.match(words):
             return Reading(text=words, error=words)
         is_repeated = thrown.message.strip() and thrown.message.strip() in words
-        frame = place.describe_place(handling.frames, phase.user_paths)
+        frame = error_frame.describe_place(handling.frames, phase.user_paths)
         error = f"{thrown.kind} (at {frame})" if is_repeated and frame else _describe_error(phase, handling)
         text = f"{words}\nwhile it was handling {error}"
         return Reading(text=text, traceback=handling.text, error=words, caused_by=(_text_for_advice(handling),))
@@ -385,11 +385,11 @@ def _describe_link(phase: PhaseEnd, link: ChainedError, following: str) -> str:
     """Return *link* with its place; without its message if *following*, the exception that it led to, repeats it."""
     kind, _, message = link.error.partition("\n")[0].partition(": ")
     text = kind if not message or message in following else f"{kind}: {message}"
-    users = place.find_user_frame(link.frames, phase.user_paths)
+    users = error_frame.find_user_frame(link.frames, phase.user_paths)
     frame = (
-        place.describe_place(link.frames, phase.user_paths)
+        error_frame.describe_place(link.frames, phase.user_paths)
         if users
-        else place.shorten_frame("".join(link.frames[:1]), ())
+        else error_frame.shorten_frame("".join(link.frames[:1]), ())
     )
     return beginning(text, LINK_CHARACTERS) + (f" (at {frame})" if frame else "")
 
@@ -471,7 +471,7 @@ def _describe_error(phase: PhaseEnd, trace: Traceback, room: int = MESSAGE_CHARA
     """Return an exception with its place; before a message of more than *room* characters, whose end would not fit into
     the failure text."""
     first, *rest = trace.error.split("\n")
-    frame = place.describe_place(trace.frames, phase.user_paths) or trace.place
+    frame = error_frame.describe_place(trace.frames, phase.user_paths) or trace.place
     suffix = f" (at {frame})" if frame else ""
     kind, colon, message = first.partition(":")
     first = f"{first}{suffix}" if len(first) <= room else f"{kind}{suffix}{colon}{message}"

@@ -12,7 +12,7 @@ import msgspec
 from toolkit.job.outcome import Exit, PhaseEnd
 from toolkit.patterns import lazy
 from toolkit.status_pages.pages import Raised
-from toolkit.train.verdict import place, traceback
+from toolkit.train.verdict import error_frame, traceback
 from toolkit.train.verdict.cause import FAR_LINES, REPORTS, error_text, find_traceback, handled_errors, read_or
 from toolkit.train.verdict.collateral import reports_lost_rank
 from toolkit.train.verdict.traceback import Traceback, read_first_failure
@@ -65,8 +65,8 @@ def _with_reported_child(phase: PhaseEnd, end: Exit, *, alone: bool) -> PhaseEnd
         exception = _find_captured(report) or _find_printed(phase, end, report) or exception
     if exception is None or exception.kind.rpartition(".")[2] == report.kind:
         return phase
-    frame = place.shorten_frame(
-        place.find_user_frame(report.frames, phase.user_paths) or report.place, phase.user_paths
+    frame = error_frame.shorten_frame(
+        error_frame.find_user_frame(report.frames, phase.user_paths) or report.place, phase.user_paths
     )
     noted = phase.exceptions.get(end.process)
     time_ns = end.failed_ns if noted is None else noted.time_ns

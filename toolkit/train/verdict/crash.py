@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
-from toolkit.train.verdict import place, tail
+from toolkit.train.verdict import error_frame, tail
 
 # The last words of runtimes at the start of a line, after torch's rank tag if there is one.
 _BEFORE = r"^(?:\[rank\d+\]: ?)?"
@@ -139,7 +139,7 @@ def _find_places(dump: list[str], user_paths: Sequence[str]) -> tuple[str, ...]:
     if not with_frames:
         return ()
     frames = next((frames for current, frames in with_frames if current), with_frames[-1][1])
-    users = place.find_user_frame(frames, user_paths)
+    users = error_frame.find_user_frame(frames, user_paths)
     return tuple(frames[:FRAMES] if not users or users in frames[:FRAMES] else (*frames[:FRAMES], users))
 
 

@@ -15,7 +15,7 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Exit, Outcome, PhaseEnd, signal_name
 from toolkit.job.stuck import culprits, described
 from toolkit.records import Record
-from toolkit.train.verdict import early, mpi, place, tail
+from toolkit.train.verdict import early, error_frame, mpi, tail
 from toolkit.train.verdict.advice import find_advice
 from toolkit.train.verdict.cause import (
     LAST_CHARACTERS,
@@ -100,7 +100,7 @@ def judge_failed(job: Job, phase: PhaseEnd) -> Outcome | None:
 def _complete(job: Job, phase: PhaseEnd) -> PhaseEnd:
     """Return *phase* with the paths of the user's code, the aborts that MPI reports, and the exceptions of children
     whose failure the script only reports."""
-    return with_children(mpi.with_aborts(msgspec.structs.replace(phase, user_paths=place.user_paths_of(job))))
+    return with_children(mpi.with_aborts(msgspec.structs.replace(phase, user_paths=error_frame.user_paths_of(job))))
 
 
 def _outcome(case: _Case, status: Literal["succeeded", "failed", "stopped"], exit_code: int, cause: Cause) -> Outcome:

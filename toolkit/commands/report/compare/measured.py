@@ -14,7 +14,7 @@ from toolkit.commands.report.sections import diagnosed
 from toolkit.folders import is_dir, named_elsewhere
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
-from toolkit.series import machine
+from toolkit.series import monitor_document
 from toolkit.series.arrays import has_numpy
 from toolkit.series.finding import Finding
 
@@ -239,5 +239,5 @@ def _count_parts(
 
 
 def _count_gpus(monitor: Path) -> int:
-    about = machine.read(monitor / "monitor.json")
+    about = monitor_document.read(monitor / "monitor.json")
     return len(about.machine.gpus) if about is not None else 0

@@ -6,7 +6,7 @@ from toolkit.commands.report.sections.words import count_words
 from toolkit.traces.chrome import ChromeTrace
 from toolkit.traces.difference import TraceDifference, compare_traces
 from toolkit.traces.figures import TOP
-from toolkit.traces.ranks import compare_ranks
+from toolkit.traces.rank_comparison import compare_ranks
 
 LONGEST = 40  # Letters of a name in a table.
 NARROW = 30  # Beside five columns of numbers: a terminal has 100.

@@ -24,7 +24,7 @@ from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.traced import TracedJob
 from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.traces.figures import TOP, Activity, AnnotationTimes, Operator, TraceFigures, compute_figures
-from toolkit.traces.ranks import RankComparison, compare_ranks
+from toolkit.traces.rank_comparison import RankComparison, compare_ranks
 
 MISSING = 'No trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the job, or call smppy in its script.'
 BINS = 20

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .ranks import Ballot
+    from .rank_agreement import Ballot
 
 OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not say jit_compile.
 NAMES = ("keras", "tf_keras")

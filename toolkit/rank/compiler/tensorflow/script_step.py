@@ -1,6 +1,6 @@
 """A training step of the script: how it runs natively, and how it could be compiled."""
 
-from . import ranks
+from . import rank_agreement
 from .function_facts import FunctionFacts
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -68,7 +68,7 @@ class ScriptStep:
         function that returns them anew; None if they can be used twice."""
         self.candidates: list[Candidate] = []
         """Those that are still to be tried."""
-        self.agree: ranks.Agree = ranks.alone
+        self.agree: rank_agreement.Agree = rank_agreement.alone
         """Gives all ranks the largest of their values."""
         self.tf_function: Any = None
         """The tf.function of the native step, as far as it is known."""
@@ -77,7 +77,7 @@ class ScriptStep:
     @property
     def is_one_rank(self) -> bool:
         """There is nobody to agree with."""
-        return self.agree is ranks.alone
+        return self.agree is rank_agreement.alone
 
     def count(self, took_s: float) -> None:
         """Count a step after the decision, of *took_s* seconds, and write the facts now and then."""

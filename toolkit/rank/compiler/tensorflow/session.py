@@ -7,13 +7,13 @@ import sys
 import threading
 import weakref
 
-from ..told import FactsFile
+from ..facts_file import FactsFile
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
-    from .ranks import Ballot
+    from .rank_agreement import Ballot
 
 
 class Session:

@@ -13,7 +13,7 @@ import re
 import time
 
 from .. import handlers, trial
-from . import graphs, ranks
+from . import graphs, rank_agreement
 from .script_step import CompiledStep
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -55,7 +55,7 @@ class FirstStep(StepState):
         try:
             step.tf_function = session.last
             operations = graphs.operations(step.tf_function) if step.tf_function is not None else frozenset()
-            agreement = ranks.find_agreement(session.tensorflow, operations)
+            agreement = rank_agreement.find_agreement(session.tensorflow, operations)
             candidates = step.find_candidates(operations)
         except Exception as error:  # noqa: BLE001 - a TensorFlow that looks different from those known must still work
             return settle_native(step, "its trace cannot be read: %s" % _first_line(error))
@@ -88,7 +88,7 @@ class CompilingStep(StepState):
         if step.make_repeatable is not None:
             arguments, renewed = step.make_repeatable(*arguments)
         variables = step.copy_variables() if candidate.calls else []
-        ballot = ranks.Ballot(step.agree) if candidate.calls and not step.is_one_rank else None
+        ballot = rank_agreement.Ballot(step.agree) if candidate.calls and not step.is_one_rank else None
         start_s = time.perf_counter()
         try:
             compiled = CompiledStep(step.session, candidate, ballot)
@@ -330,7 +330,7 @@ def settle_compiled(step: "ScriptStep", compiled: CompiledStep, reason: str) -> 
 def _agree_on_failure(ballot: "ranks.Ballot | None", error: Exception) -> str:
     """Return why the step was not compiled; tell the other ranks if they do not know it."""
     if ballot is not None and ballot.refused:
-        return ranks.ELSEWHERE
+        return rank_agreement.ELSEWHERE
     if ballot is not None:
         ballot.cast(failed=True)
     return _first_line(error)

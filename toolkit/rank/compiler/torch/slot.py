@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from .. import handlers
 from .budget import CompileBudget, OverBudget
 from .finding import has_differentiated_input
-from .kept_state import PassState
+from .pass_state import PassState
 from .precision import in_float32
 
 TYPE_CHECKING = False  # As typing's, without importing it.

@@ -6,7 +6,7 @@ from time import monotonic
 
 import torch
 
-from ..told import FactsFile
+from ..facts_file import FactsFile
 from . import finding, sentences
 from .counting import advice
 from .slot import ForwardSlot, Mode, SlotState

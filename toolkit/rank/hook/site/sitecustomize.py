@@ -545,16 +545,16 @@ def _await_frameworks() -> None:
 
     # toolkit/rank/xla is written for the Pythons that torch_xla 2 runs on.
     if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
-        _load("xla", "arrival").watch(_load("mesh", "arrival").watch)
+        _load("xla", "arrival").watch(_load("mesh", "import_hooks").watch)
     if os.environ.get("TOOLKIT_COMPAT_PATH", "").endswith("/smp") or "/smp:" in os.environ.get(
         "TOOLKIT_COMPAT_PATH", ""
     ):
-        _load("modelparallel", "arrival").watch(_load("mesh", "arrival").watch)
+        _load("modelparallel", "transformers_hooks").watch(_load("mesh", "import_hooks").watch)
     is_measured = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
     if is_measured and sys.version_info >= (3, 8):
-        _load("profiler", "arrival").watch(_load("mesh", "arrival"))
+        _load("profiler", "arrival").watch(_load("mesh", "import_hooks"))
     if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
-        _load("compiler", "arrival").watch(_load("mesh", "arrival"))
+        _load("compiler", "arrival").watch(_load("mesh", "import_hooks"))
 
 
 def _await_jax() -> None:
@@ -575,7 +575,7 @@ def _await_jax() -> None:
         _record_end(folder, pid)
         return path
 
-    _jax = _load("hook", "jax_rank").watch(_load("mesh", "arrival").watch, record_end)
+    _jax = _load("hook", "jax_rank").watch(_load("mesh", "import_hooks").watch, record_end)
     atexit.register(_jax.end_process)
 
 

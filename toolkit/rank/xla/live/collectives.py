@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from toolkit.rank.xla.place import XlaPosition
+from toolkit.rank.xla.position import XlaPosition
 
 C10D: Any = distributed_c10d  # Its type stubs are incomplete.
 ReduceOp = C10D.ReduceOp

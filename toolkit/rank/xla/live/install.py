@@ -19,7 +19,7 @@ from torch import Tensor
 from toolkit.rank.xla.live.collectives import C10D, OPS, Collectives
 from toolkit.rank.xla.live.group import HostGroup
 from toolkit.rank.xla.live.staging import HostStaging, to_host
-from toolkit.rank.xla.place import XlaPosition
+from toolkit.rank.xla.position import XlaPosition
 
 
 def install(position: XlaPosition) -> None:

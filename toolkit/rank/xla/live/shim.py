@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toolkit.rank.xla.live.collectives import C10D, Collectives
-from toolkit.rank.xla.place import XlaPosition, read_position
+from toolkit.rank.xla.position import XlaPosition, read_position
 
 CUDA_AND_CPU = "cuda:nccl,cpu:gloo"
 

@@ -12,7 +12,7 @@ from tests.traces import made
 from toolkit.traces import chrome
 from toolkit.traces.chrome import ChromeTrace
 from toolkit.traces.difference import IDLE, OUTSIDE, WAITING, compare_traces
-from toolkit.traces.ranks import compare_ranks
+from toolkit.traces.rank_comparison import compare_ranks
 
 MS = 1e-3
 

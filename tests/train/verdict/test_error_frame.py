@@ -6,7 +6,7 @@ import pytest
 
 import toolkit
 from tests.train.launchers.jobs import job_of, script_of
-from toolkit.train.verdict.place import describe_place, find_user_frame, shorten_frame, user_paths_of
+from toolkit.train.verdict.error_frame import describe_place, find_user_frame, shorten_frame, user_paths_of
 
 OWN = user_paths_of(job_of(script=script_of()))
 USERS = "/opt/ml/code/train.py:9 in main"

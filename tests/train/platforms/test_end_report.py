@@ -21,7 +21,7 @@ from toolkit.job.outcome import Exit, Outcome, from_document
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import StuckRank
 from toolkit.log import Log
-from toolkit.train.platforms.report import clear_stale, failure_text, report
+from toolkit.train.platforms.end_report import clear_stale, failure_text, report
 from toolkit.train.platforms.sagemaker.read_job import folders
 
 SUCCEEDED = Outcome(status="succeeded", exit_code=0, cause_host="algo-1")

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]") -> None:
-    """Adapt the watched modules as soon as they are imported; *watch_module* is `watch` of rank/mesh/arrival.py."""
+    """Adapt the watched modules as soon as they are imported; *watch_module* is `watch` of
+    rank/mesh/import_hooks.py."""
     for name in WATCHED:
         watch_module(name, _load)
 

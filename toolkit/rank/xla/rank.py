@@ -97,17 +97,17 @@ def _import_script(path: Path) -> ModuleType:
 
 def _watch() -> None:
     """Have torch_xla completed even if the rank hook is off."""
-    _load_arrival("xla").watch(_load_arrival("mesh").watch)
+    _load_module("xla", "arrival").watch(_load_module("mesh", "import_hooks").watch)
 
 
-def _load_arrival(package: str) -> Any:
-    """Return arrival.py of a package of the toolkit, loaded by its path."""
-    path = Path(__file__).parents[1] / package / "arrival.py"
-    spec = importlib.util.spec_from_file_location(f"toolkit_{package}_arrival", path)
+def _load_module(package: str, name: str) -> Any:
+    """Return a module of toolkit/rank, loaded by its path."""
+    path = Path(__file__).parents[1] / package / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"toolkit_{package}_{name}", path)
     assert spec is not None and spec.loader is not None
-    arrival = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(arrival)
-    return arrival
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Candidate:
 class CompiledStep:
     """The step compiled as *candidate*. *ballot*: the ranks' vote on its first run, None for one rank."""
 
-    def __init__(self, session: "Session", candidate: Candidate, ballot: "ranks.Ballot | None") -> None:
+    def __init__(self, session: "Session", candidate: Candidate, ballot: "rank_agreement.Ballot | None") -> None:
         self.candidate = candidate
         self.function = candidate.make()
         self._session = session

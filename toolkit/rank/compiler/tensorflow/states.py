@@ -327,7 +327,7 @@ def settle_compiled(step: "ScriptStep", compiled: CompiledStep, reason: str) -> 
     return CompiledSteps(step, compiled)
 
 
-def _agree_on_failure(ballot: "ranks.Ballot | None", error: Exception) -> str:
+def _agree_on_failure(ballot: "rank_agreement.Ballot | None", error: Exception) -> str:
     """Return why the step was not compiled; tell the other ranks if they do not know it."""
     if ballot is not None and ballot.refused:
         return rank_agreement.ELSEWHERE

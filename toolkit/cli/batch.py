@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     with tempfile.TemporaryDirectory() as folder:  # The tries have folders of their own.
         run_of_its_own = msgspec.structs.replace(job.run, job_dir=Path(folder, "try"))
         check(msgspec.structs.replace(job, run=run_of_its_own))
-    batch_text = job.spec.hyperparameters.get(arguments.batch)
-    own_batch = int(batch_text) if str(batch_text).isdecimal() else None
+    batch_text = str(job.hyperparameters.get(arguments.batch))
+    own_batch = int(batch_text) if batch_text.isdecimal() else None
     start = arguments.start or own_batch or 8
     limit = (
         size_bytes(arguments.memory, "memory", Origin(where="toolkit batch", names={"memory": "--memory"}))

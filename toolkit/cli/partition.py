@@ -97,7 +97,7 @@ def _profile(arguments: argparse.Namespace, log: Log) -> int:
     parsed = parser.parse_args(words)
     parsed.command = "run"
     job = run_command.read(vars(parsed), Path.cwd(), run_command.stamp(time.time_ns()))
-    parsed.name, parsed.job_dir = job.spec.name, str(job.run.job_dir)
+    parsed.name, parsed.job_dir = job.name, str(job.run.job_dir)
     code = run_command.run(parsed, log)
     if code:
         return code

@@ -27,7 +27,7 @@ Words behind -- are the script's own: toolkit run train.py -- --epochs 3 --amp
 
 
 def add(parser: Parser) -> None:
-    """Declare the options; jobfile/ says what they mean."""
+    """Declare the options; job/file/ says what they mean."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
@@ -209,7 +209,7 @@ def _print(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # At exit Python must not write its buffer there either.
 
 
-def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
+def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> "JobFile":
     """Return the JobFile for *arguments*, and the job file if their script is one.
 
     Raises:

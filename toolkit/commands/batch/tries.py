@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import field
+
 from toolkit.files import read as read_document
 from toolkit.folders import as_absent, exists, matching, named_elsewhere
 from toolkit.records import Record
@@ -39,7 +41,7 @@ class BatchTrial(Record, frozen=True, kw_only=True):
 
     batch: int  # The size of the batch.
     fits: bool  # It fits into memory.
-    reason: str = ""  # Why it does not fit, "" if it does.
+    reason: str = field(name="why", default="")  # Why it does not fit, "" if it does.
     is_fault: bool = False  # It failed for a reason that is not memory.
     memory_bytes: int = 0  # Its peak on the host.
     gpu_bytes: int | None = None  # Memory in use of the fullest GPU, None without one.

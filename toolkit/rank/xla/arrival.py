@@ -35,7 +35,7 @@ def _import_completion() -> "Any":
     import importlib.util
     import os
 
-    if "toolkit" not in sys.modules and importlib.util.find_spec("toolkit.rank.xla") is None:
+    if "toolkit" not in sys.modules and not _is_importable("toolkit.rank.xla"):
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         spec = importlib.util.spec_from_file_location(
             "toolkit", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
@@ -44,3 +44,12 @@ def _import_completion() -> "Any":
         sys.modules["toolkit"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["toolkit"])
     return importlib.import_module("toolkit.rank.xla.completion")
+
+
+def _is_importable(name: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # A package above it is missing: the script may have another one called toolkit.
+        return False

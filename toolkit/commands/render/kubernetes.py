@@ -76,17 +76,15 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     name = _name(job_file, choices)
     config = _build_config_map(job_file, name)
     groups = [
-        (own_host, len(group.hosts), group)
-        for own_host, group in zip(_choose_group_names(job_file), job_file.groups, strict=True)
+        (group_name, len(group.hosts), group)
+        for group_name, group in zip(_choose_group_names(job_file), job_file.groups, strict=True)
     ]
     several = len(job_file.hosts) > 1
     hosts = ",".join(f"{name}-{group}-0-{_format_range(count)}.{name}" for group, count, _ in groups) if several else ""
     jobs = []
     for group, count, described in groups:
-        group_name = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _build_pod_template(
-            job_file, choices, name, hosts, group_name, group=group if len(groups) > 1 else ""
-        )
+        own_host = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
+        template = _build_pod_template(job_file, choices, name, hosts, own_host, group=group if len(groups) > 1 else "")
         if described.instance_type != "local":
             labels = template["spec"].setdefault("nodeSelector", {})
             labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)

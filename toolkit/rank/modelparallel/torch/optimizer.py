@@ -140,7 +140,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Return each parameter's number by its name in the model."""
         named_parameters = self.model.named_parameters()
         return {
-            name: self._numbers[id(parameter)] for name, parameter in named_parameters if id(parameter) in self._number
+            name: self._numbers[id(parameter)] for name, parameter in named_parameters if id(parameter) in self._numbers
         }
 
     def _param_id_to_index(self) -> dict[int, int]:

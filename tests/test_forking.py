@@ -25,7 +25,7 @@ print(json.dumps([
 """
 WATCHES = """
 import sys
-from toolkit.rank.mesh.arrival import watch
+from toolkit.rank.mesh.import_hooks import watch
 def load(loader, module):
     loader.exec_module(module)
     sys.modules["__main__"].SEEN = module.__name__

@@ -248,7 +248,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.train.platforms.sagemaker.read_job import folders
-from toolkit.train.platforms.report import report
+from toolkit.train.platforms.end_report import report
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
 cause = Cause(kind="ExecuteUserScriptError", message="ValueError: no labels")
 outcome = Outcome(status="failed", exit_code=3, cause=cause)

@@ -149,7 +149,7 @@ class Splitter:
 
 
 def detach_tensors(value: Any) -> Any:
-    """Return *value* with its tensors detach_tensors."""
+    """Return *value* with its tensors detached."""
     if isinstance(value, Tensor):
         return value.detach()
     return rebuilt(value, lambda element, _: detach_tensors(element))

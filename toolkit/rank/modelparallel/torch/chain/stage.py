@@ -72,7 +72,7 @@ class StageModule(nn.Module):
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 else:
-    PipelineStage = object  # Its import takes a second and sets variables: `stage_class` puts it in.
+    PipelineStage = object  # Its import takes a second and sets variables: `get_stage_class` puts it in.
 
 
 class Stage(PipelineStage):

@@ -248,8 +248,8 @@ class SideEffects:
             return True
         state = _versions(self._module)
         return len(state) != len(self._state) or any(
-            tensor is not old_tensor or version != old_version
-            for (tensor, version), (old_tensor, old_version) in zip(state, self._state, strict=True)
+            tensor is not old_tensor or (name, version) != (old_name, old_version)
+            for (name, tensor, version), (old_name, old_tensor, old_version) in zip(state, self._state, strict=True)
         )
 
 
@@ -258,10 +258,10 @@ def module_modes(model: nn.Module) -> Hashable:
     return tuple((type(module), module.training, private.has_forward_hooks(module)) for module in model.modules())
 
 
-def _versions(module: nn.Module) -> list[tuple[Tensor, int]]:
+def _versions(module: nn.Module) -> list[tuple[str, Tensor, int]]:
     return [
-        (tensor, private.version_of(tensor))
+        (name, tensor, private.version_of(tensor))
         for submodule in module.modules()
         for tensors in (private.own_parameters(submodule), private.own_buffers(submodule))
-        for tensor in tensors.values()
+        for name, tensor in tensors.items()
     ]

@@ -268,8 +268,8 @@ def test_a_disk_that_takes_no_more_changes_nothing_and_the_log_has_the_text(plac
     assert list(places.output.iterdir()) == []
 
 
-def test_the_form_of_outcome_json_is_flat_and_keeps_its_names(places: Folders) -> None:
-    """Users read it: the cause's fields stand beside the others, whatever holds them here."""
+def test_outcome_json_keeps_its_keys(places: Folders) -> None:
+    """Users read it: whatever the fields are called here, its keys change only with its version."""
     outcome = Outcome(
         status="failed",
         exit_code=139,

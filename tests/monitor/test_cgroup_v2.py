@@ -57,7 +57,7 @@ import json, subprocess, sys, time
 from toolkit.monitor.sources.memory import MemorySource
 from toolkit.monitor.sources.quota import Quota
 
-sources = [Quota("/", time.monotonic()), Memory("/")]
+sources = [Quota("/", time.monotonic()), MemorySource("/")]
 def sample():
     values = {}
     for source in sources:

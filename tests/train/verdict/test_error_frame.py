@@ -21,7 +21,7 @@ LIBRARIES = [
     ("/opt/ml/code/.venv/lib/python3.11/site-packages/x.py:2 in f", "x.py:2 in f"),
     ("/usr/lib/pypy3.10/os.py:2 in f", "os.py:2 in f"),
     ("/usr/lib/python311.zip/os.py:2 in f", "os.py:2 in f"),
-    (f"{TOOLKIT}/rank/modelparallel/torch/step_outputs.py:7 in f", "toolkit/rank/modelparallel/torch/step_outputs.py:7 in f"),
+    (f"{TOOLKIT}/rank/modelparallel/torch/step.py:7 in f", "toolkit/rank/modelparallel/torch/step.py:7 in f"),
     ("/tmp/__autograph_generated_file1x.py:33 in tf__step", "/tmp/__autograph_generated_file1x.py:33 in tf__step"),
     ("/tmp/torchinductor_root/ab/cab.py:3 in call", "/tmp/torchinductor_root/ab/cab.py:3 in call"),
 ]

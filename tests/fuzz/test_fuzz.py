@@ -9,9 +9,8 @@ import pytest
 
 from tests.fuzz.__main__ import EXAMPLES, TARGETS
 from tests.train.base import ROOT
-from toolkit.job.documents import folder_names
+from toolkit.job.documents import folder_names, typed_parameters
 from toolkit.metrics import warn
-from toolkit.train.platforms.sagemaker import read_job
 from toolkit.train.source import install, unpack
 from toolkit.train.supervise import process
 
@@ -33,7 +32,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "an extended header whose numbers are none": ("archives", unpack, "_members", lambda tar: iter(tar)),
     "a host named ../../..": ("names", folder_names, "check_hosts", lambda *_: None),
-    "10^400 processes on a host": ("documents", read_job, "MOST", 10**500),
+    "10^400 processes on a host": ("documents", typed_parameters, "MOST", 10**500),
 }
 
 

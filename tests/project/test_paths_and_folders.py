@@ -19,6 +19,7 @@ ENCODES = {
     "series/sample_writer.py": "the monitor's own names of columns",
     "series/debugger_writer.py": "the monitor's own names of metrics",
     "commands/report/document.py": "the schema",
+    "job/outcome_schema.py": "the schema",
     "parallelism/decision.py": "names of modules; on the base layer",
     "rank/modelparallel/world.py": "the ranks' configuration, which came from JSON",
     "rank/modelparallel/recorder.py": "names of modules and numbers",

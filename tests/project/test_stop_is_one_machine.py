@@ -55,7 +55,7 @@ def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_host
         assert events.Stop in typing.get_args(union)
     for module, name in (
         ("toolkit.train.supervise.stop_actions", "TellStop"),
-        ("toolkit.train.supervise.link", "Link.stop"),
+        ("toolkit.train.supervise.link", "HostLink.stop"),
         ("toolkit.train.coordinator", "Coordinator.stop"),
         ("toolkit.train.peers.leader", "Leader._on_stop"),
         ("toolkit.train.supervise.stop_job", "JobState.note_stop"),

@@ -88,14 +88,22 @@ def _plain(kind: type[T], value: Any) -> T:
     raise TypeError(f"Expected `{kind.__name__.lower()}`, got `{type(value).__name__}`")
 
 
+def _utf8_error(document: bytes) -> str:
+    try:
+        document.decode()
+    except UnicodeDecodeError as error:
+        return error.reason
+    return "in a text"
+
+
 def _mistake(document: bytes, error: Exception) -> str:
     """Return what is wrong with *document* and where, without showing its content: it may hold secrets."""
     if not document.strip():
         return "an empty file"
     if isinstance(error, RecursionError):
         return "objects or lists nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return f"bytes that are not UTF-8 ({error.reason})"
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Invalid UTF-8"):  # msgspec 0.22 and 0.23.
+        return f"bytes that are not UTF-8 ({_utf8_error(document)})"
     if document.startswith(b"\xef\xbb\xbf"):
         return "a byte order mark at its start"
     reason = str(error).removeprefix("JSON is malformed: ")

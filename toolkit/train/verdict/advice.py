@@ -121,7 +121,7 @@ ADVICE: Rows = (
     (("cuda driver version is insufficient",), "The machine's driver is older than the image's CUDA."),
     (
         ("segmentation fault", "horovod/common/basics.py"),
-        "Horovod falls so where it was built without MPI: docs/horovod.md says how it is built with it.",
+        "Horovod crashes like this if it was built without MPI. Rebuild it with MPI (docs/horovod.md).",
     ),
     (
         ("coordinationservice/registertask", "deadline"),

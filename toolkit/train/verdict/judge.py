@@ -125,7 +125,7 @@ def _judge_missing_rank(case: _Case) -> Outcome:
     cause = Cause(
         blame="user",
         kind="ClientError",
-        message=f"mpirun started no rank on host {host}: another host did the work of both",
+        message=f"mpirun started no rank on host {host}; its ranks ran on another host",
         advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES);"
         " and that custom MPI options place a rank on every host",
         failed_ns=max(end.ended_ns for end in case.exits),

@@ -1,19 +1,26 @@
 """The interface of the exporters, and what they share."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import groupby
 from typing import Protocol
 
 from toolkit.errors import ToolkitError, UserError
+from toolkit.job.exports import ExportsConfig
 from toolkit.masking.excerpt import beginning
 from toolkit.metrics.sample import Sample
+from toolkit.monitor.exporters.kept import Kept
+from toolkit.monitor.exporters.summary import Summary
 
 SHOWN = 100  # Characters of a name in a message.
 
 
 class Exporter(Protocol):
-    """Sends metrics to one place. Any method may raise any error: `process` drops the exporter then."""
+    """Sends metrics to one place.
+
+    Any method may raise any error: what it was given has not arrived then, and it is called with the same again.
+    """
 
     def samples(self, new: Sequence[Sample]) -> None:
         """Send what the script printed."""
@@ -22,26 +29,84 @@ class Exporter(Protocol):
         """Send the monitor's sample of *time_s*, seconds since the epoch; NaN where nothing was measured."""
 
     def close(self) -> None:
-        """Send what is still held, and end."""
+        """Send what is still held, and end; a tracker's run may go on in another process."""
+
+
+class Tracker(Exporter, Protocol):
+    """An exporter with a run for the whole job, of all hosts and all attempts."""
+
+    def finish(self, summary: Summary) -> None:
+        """Send how the job ended."""
+
+
+class NotYetError(Exception):
+    """Another host has to do something first; it is no failure, and is tried again."""
+
+
+def ending(config: ExportsConfig, kept: Kept, sample: Sample) -> str:
+    """Return what distinguishes *sample*, in a run of several hosts and ranks, from others of the same name.
+
+    Nothing on the lowest rank that has the metric, on the leader host; else "rank-N", or the host if that is no rank of
+    the whole job.
+    """
+    if sample.rank is None or not config.has_job_ranks:
+        return "" if config.is_leader else config.host
+    lowest = kept.lowest.setdefault(sample.name, sample.rank) if config.is_leader else None
+    return "" if sample.rank == lowest else f"rank-{sample.rank}"
+
+
+def rows(
+    config: ExportsConfig, kept: Kept, names: "Names", new: Sequence[Sample]
+) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Yield *new* as rows, for a tracker that has rows: step, time, and values by their names there.
+
+    A row has the values of one rank at one step, and one of each name. A metric "step" that is the step is left out.
+    """
+    for (step, last), of_a_row in groupby(new, lambda sample: (sample.step or 0, ending(config, kept, sample))):
+        row: dict[str, float] = {}
+        time_s = 0.0
+        for sample in of_a_row:
+            if sample.name == "step" and sample.value == step:
+                continue
+            name = names.of(f"{sample.name}/{last}" if last else sample.name)
+            if name in row:
+                yield step, time_s, row
+                row = {}
+            row[name], time_s = sample.value, sample.time_s
+        if row:
+            yield step, time_s, row
+
+
+def system_front(config: ExportsConfig) -> str:
+    """Return the folder of the monitor's columns in a run of several hosts."""
+    return "system" if config.hosts == 1 else f"system/{config.host}"
 
 
 class Names:
     """The names under which metrics arrive at one place, which may refuse their own. No two metrics share one.
 
-    *clean* returns a name that the place takes. *is_tree*: it keeps each metric as a file, so that none may be the
-    folder of another ("val" and "val/acc"). *most*: characters. A changed name is said once.
+    *clean* returns a name that the place takes. *known*: the names so far, which new ones are added to. *is_tree*: the
+    place keeps each metric as a file, so that none may be the folder of another ("val" and "val/acc"). *most*:
+    characters. *taken*: names that the exporter itself uses. A changed name is said once.
     """
 
     def __init__(
-        self, exporter: str, clean: Callable[[str], str], *, is_tree: bool = False, most: int | None = None
+        self,
+        exporter: str,
+        clean: Callable[[str], str],
+        known: dict[str, str] | None = None,
+        *,
+        is_tree: bool = False,
+        most: int | None = None,
+        taken: Collection[str] = (),
     ) -> None:
         self._exporter = exporter
         self._clean = clean
         self._is_tree = is_tree
         self._most = most
-        self._names: dict[str, str] = {}
-        self._taken: set[str] = set()
-        self._folders: set[str] = set()
+        self._names = {} if known is None else known
+        self._taken = {*taken, *self._names.values()}
+        self._folders = {folder for name in self._names.values() for folder in _folders(name)}
 
     def of(self, metric: str) -> str:
         """Return the name of *metric* there."""

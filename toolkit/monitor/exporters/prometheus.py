@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from toolkit.job.exports import ExportsConfig
 from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Refusals, missing
+from toolkit.monitor.exporters.kept import Kept
 
 OF = ("name", "host", "rank")
 
@@ -21,7 +22,7 @@ OF = ("name", "host", "rank")
 class Prometheus:
     """Serves the newest values over HTTP, at /metrics."""
 
-    def __init__(self, config: ExportsConfig) -> None:
+    def __init__(self, config: ExportsConfig, _kept: Kept) -> None:
         """Begin to serve.
 
         Raises:

@@ -11,8 +11,8 @@ from typing import Any
 from toolkit.job.exports import ExportsConfig
 from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Names, Refusals, missing
+from toolkit.monitor.exporters.kept import Kept
 
-SYSTEM_EVERY_S = 10.0
 FLUSH_S = 5
 # tensorboardX 2.6.5 (summary.py) puts "_" for each of these, so that two names may become one.
 _REFUSED = re.compile(r"[^-/\w.]")
@@ -21,7 +21,7 @@ _REFUSED = re.compile(r"[^-/\w.]")
 class TensorBoard:
     """Writes event files below the folder that the job names."""
 
-    def __init__(self, config: ExportsConfig) -> None:
+    def __init__(self, config: ExportsConfig, kept: Kept) -> None:
         """Make the folder.
 
         Raises:
@@ -36,31 +36,22 @@ class TensorBoard:
         self._folder: Path = config.exports.tensorboard
         self._folder.mkdir(parents=True, exist_ok=True)
         self._make = SummaryWriter
-        self._names = Names("tensorboard", lambda name: _REFUSED.sub("_", name).lstrip("/"))
+        self._names = Names("tensorboard", lambda name: _REFUSED.sub("_", name).lstrip("/"), kept.names)
         self._refusals = Refusals("tensorboard")
         self._host = config.host
         self._writers: dict[str, Any] = {}
-        self._counts: dict[tuple[str, str], int] = {}
-        self._began_s: float | None = None
-        self._system_s = 0.0
+        self._began_s = kept.began_s
 
     def samples(self, new: Sequence[Sample]) -> None:
         for sample in new:
             run = self._host if sample.rank is None else f"{self._host}-rank-{sample.rank}"
-            count = self._counts.get((run, sample.name), 0)
-            self._counts[run, sample.name] = count + 1
-            step = count if sample.step is None else sample.step
-            self._write(run, sample.name, sample.value, step, sample.time_s)
+            self._write(run, sample.name, sample.value, sample.step or 0, sample.time_s)
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:
-        """Write the sample, at most one in 10 s; its step is the seconds since the first."""
-        if time_s - self._system_s < SYSTEM_EVERY_S:
-            return
-        self._system_s = time_s
-        self._began_s = time_s if self._began_s is None else self._began_s
+        """Write the sample; its step is the seconds since the job's first attempt began."""
         for column, value in values.items():
             if value == value:
-                step = int(time_s - self._began_s)
+                step = max(int(time_s - self._began_s), 0)
                 self._write(f"{self._host}-system", f"system/{column}", value, step, time_s)
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Messages to a webhook, or to a service that apprise knows (docs/notify.md)."""

@@ -76,16 +76,16 @@ class History:
     def touch(self, name: str) -> None:
         self.changed_s[entry_of(name)] = self.now_s
 
-    def write(self, name: str, whole: bytes) -> Iterator[None]:
+    def write(self, name: str, data: bytes) -> Iterator[None]:
         """Write the file *name* in two halves, with it open between them, at times without."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         self.touch(name)
         keeps_open = self.chance.random() < 0.8
-        half = whole[: self.chance.randrange(len(whole))]
+        half = data[: self.chance.randrange(len(data))]
         # A file that was whole in this place shows by its size that it is not, however long it is quiet and closed.
-        is_less = self.layout == "one file" and len(half) * 2 < len(whole)
-        for part in (half, whole):
+        is_less = self.layout == "one file" and len(half) * 2 < len(data)
+        for part in (half, data):
             path.write_bytes(part)
             stamp_ns = int(self.now_s * 1e9)
             os.utime(path, ns=(stamp_ns, stamp_ns))
@@ -146,10 +146,10 @@ class History:
         if self.order == "save first":
             yield from self.rotate(self.kept)
 
-    def rotate(self, kept: int) -> Iterator[None]:
+    def rotate(self, keep: int) -> Iterator[None]:
         if self.layout not in ("in place", "one file"):
             names = sorted(self._checkpoints(), key=_step_of)
-            for name in names[: max(len(names) - kept, 0)]:
+            for name in names[: max(len(names) - keep, 0)]:
                 yield from self.remove(name)
 
     def remove_all(self) -> Iterator[None]:
@@ -293,10 +293,10 @@ class History:
         """Let entries have changed when this history says, and be written as it says."""
 
         def scanned(folder: Path) -> Any:
-            seen = scan(folder)
-            for name, entry in seen.entries.items():
-                seen.entries[name] = type(entry)(files=entry.files, changed_s=self.changed_s.get(name, self.now_s))
-            return seen
+            scanned = scan(folder)
+            for name, entry in scanned.entries.items():
+                scanned.entries[name] = type(entry)(files=entry.files, changed_s=self.changed_s.get(name, self.now_s))
+            return scanned
 
         fakes: dict[str, Any] = {
             "scan": scanned,
@@ -330,8 +330,8 @@ class History:
                 pass
         assert uploader.left_out() == {}, self._told()
         stored = {entry_of(path) for path in self._stored()}
-        there = set(scan(self.folder).entries)
-        assert stored == there, f"{stored} in storage, {there} in the folder: {self._told()}"
+        in_folder = set(scan(self.folder).entries)
+        assert stored == in_folder, f"{stored} in storage, {in_folder} in the folder: {self._told()}"
 
     # What must hold.
 
@@ -340,17 +340,17 @@ class History:
         manifest = manifests.read(_Plain(self.store), ROOT, 0)  # type: ignore[arg-type]
         stored: dict[str, bytes | str] = {}
         for path, file in manifest.files.items() if manifest else ():
-            whole = b"".join(self.store.objects[f"run/hosts/0/parts/{part}"] for part in file.parts)
-            assert len(whole) == file.size_bytes, f"{path!r}: {len(whole)} of {file.size_bytes} bytes: {self._told()}"
-            stored[path] = file.link or whole
+            data = b"".join(self.store.objects[f"run/hosts/0/parts/{part}"] for part in file.parts)
+            assert len(data) == file.size_bytes, f"{path!r}: {len(data)} of {file.size_bytes} bytes: {self._told()}"
+            stored[path] = file.link or data
         return stored
 
     def _check(self) -> None:
         stored = self._stored()
-        for path, whole in stored.items():
-            if isinstance(whole, bytes):
-                digest = hashlib.sha256(whole).hexdigest()
-                assert (path, digest) in self.had, f"{path!r} never had {whole[:40]!r}: {self._told()}"
+        for path, data in stored.items():
+            if isinstance(data, bytes):
+                digest = hashlib.sha256(data).hexdigest()
+                assert (path, digest) in self.had, f"{path!r} never had {data[:40]!r}: {self._told()}"
         newest = max(_whole_steps(stored), default=-1)
         assert newest >= self.newest, f"{newest} is the newest in storage, it was {self.newest}: {self._told()}"
         self.newest = newest
@@ -395,9 +395,9 @@ def _whole_steps(stored: dict[str, bytes | str]) -> set[int]:
         if name.startswith("ckpt-") and stored[name] == content(_step_of(name), "ckpt"):
             steps.add(_step_of(name))
         first = stored.get(f"{name}/{FILES[0]}", b"").split(b" ")[0]  # type: ignore[arg-type]
-        one = stored.get("last.pt", b"")[:6]
-        if name == "last.pt" and one.isdigit() and stored[name] == content(int(one), name):
-            steps.add(int(one))
+        digits = stored.get("last.pt", b"")[:6]
+        if name == "last.pt" and digits.isdigit() and stored[name] == content(int(digits), name):
+            steps.add(int(digits))
         if first.isdigit() and all(stored.get(f"{name}/{file}") == content(int(first), file) for file in FILES):
             steps.add(int(first))
     return steps

@@ -2,8 +2,10 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from toolkit.errors import PlatformError
+from toolkit.storage.scan import FileState, file_state
 from toolkit.storage.store import StoredObject
 
 
@@ -26,12 +28,12 @@ class Memory:
         content = self.objects[key]
         return StoredObject(key=key, size_bytes=len(content), tag=f"{zlib.crc32(content):x}")
 
-    def read(self, found: StoredObject) -> bytes:
+    def read(self, stored: StoredObject) -> bytes:
         self.on_request("read")
-        return self.objects[found.key]
+        return self.objects[stored.key]
 
-    def piece(self, found: StoredObject, start: int, end: int) -> memoryview:
-        return memoryview(self.read(found)[start:end])
+    def piece(self, stored: StoredObject, start: int, end: int) -> memoryview:
+        return memoryview(self.read(stored)[start:end])
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         self.on_request("list")
@@ -43,6 +45,15 @@ class Memory:
         self.on_request("write")
         self.objects[key] = bytes(content)
         self.on_answer("write")
+
+    def upload(
+        self, key: str, path: Path, state: FileState | None = None, note: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.on_request("upload")
+        assert state is None or state == file_state(path)
+        self.objects[key] = path.read_bytes()
+        note(len(self.objects[key]))
+        self.on_answer("upload")
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -49,7 +49,7 @@ class S3:
 
     def keys(self, uri: str) -> list[str]:
         """Return all keys of the bucket of *uri*."""
-        return [each.key for each in self.store(uri).list("")]
+        return [stored.key for stored in self.store(uri).list("")]
 
 
 def free_port() -> int:
@@ -130,7 +130,7 @@ class Faulty(S3):
 
     def count(self, method: str, part: str) -> int:
         """Return how many requests of *method* came whose path contains *part*."""
-        return sum(each == method and part in path for each, path in self.seen)
+        return sum(verb == method and part in path for verb, path in self.seen)
 
     def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
@@ -182,8 +182,8 @@ class Faulty(S3):
             handler.wfile.flush()
             self._over.wait(60 if fault == "hang" else 0)
         elif fault == "slow":
-            for at in range(0, len(content), 1 << 18):
-                handler.wfile.write(content[at : at + (1 << 18)])
+            for index in range(0, len(content), 1 << 18):
+                handler.wfile.write(content[index : index + (1 << 18)])
                 self._over.wait(0.2)
         else:
             handler.wfile.write(content)

@@ -35,8 +35,8 @@ def azure(tmp_path: Path) -> Iterator[dict[str, str]]:
         signed += f"/{ACCOUNT}/{ACCOUNT}/bucket\nrestype:container"
         mark = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
         head = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Authorization": f"SharedKey {ACCOUNT}:{mark}"}
-        made = urllib.request.Request(f"{endpoint}/bucket?restype=container", method="PUT", headers=head)
-        urllib.request.urlopen(made).close()
+        request = urllib.request.Request(f"{endpoint}/bucket?restype=container", method="PUT", headers=head)
+        urllib.request.urlopen(request).close()
         names = {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY}
         yield {**names, "AZURE_STORAGE_ENDPOINT": endpoint}
 

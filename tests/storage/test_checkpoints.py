@@ -147,7 +147,7 @@ def test_an_upload_that_breaks_off_leaves_the_last_version_whole(
     folder = tmp_path / "checkpoints"
     write(folder, "model", os.urandom(PIECE_BYTES + 1))
     uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
-    before = contents(folder)
+    original = contents(folder)
     write(folder, "model", os.urandom(3 * PIECE_BYTES))
     sync = uploader(faulty, bucket, folder, timeout_s=1.0)
     puts = iter(range(100))
@@ -158,7 +158,7 @@ def test_an_upload_that_breaks_off_leaves_the_last_version_whole(
         sync.upload_settled(time.time() + LATER_S)
 
     faulty.fault = lambda method, path: ""
-    assert restored(faulty, bucket, tmp_path / "then") == before
+    assert restored(faulty, bucket, tmp_path / "then") == original
     faulty.seen.clear()
     assert uploader(faulty, bucket, folder).upload_settled(time.time() + LATER_S)
     assert faulty.count("PUT", "/parts/") < 3  # The parts that had arrived are not sent again.

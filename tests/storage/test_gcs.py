@@ -32,10 +32,16 @@ print(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decod
 @pytest.fixture
 def google(moto: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment that leads to a server with Google's protocol, with the account of a service."""
-    made = subprocess.run([servers.BED / "bin/python", "-c", MAKES_KEY], check=True, capture_output=True, text=True)
+    completed = subprocess.run(
+        [servers.BED / "bin/python", "-c", MAKES_KEY], check=True, capture_output=True, text=True
+    )
     account = tmp_path / "account.json"
-    named = {"type": "service_account", "client_email": "job@project.iam.gserviceaccount.com", "private_key_id": "1"}
-    account.write_text(json.dumps({**named, "private_key": made.stdout}))
+    account_fields = {
+        "type": "service_account",
+        "client_email": "job@project.iam.gserviceaccount.com",
+        "private_key_id": "1",
+    }
+    account.write_text(json.dumps({**account_fields, "private_key": completed.stdout}))
     environ = {"GOOGLE_APPLICATION_CREDENTIALS": str(account), "GOOGLE_BASE_URL": moto.address}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -47,7 +53,7 @@ def test_checkpoints_in_googles_storage(google: dict[str, str], moto: S3, tmp_pa
 
     goes_and_comes_back("gs://googles/runs/1", google, tmp_path)
 
-    keys = [each.key for each in StorageClient(parse("gs://googles"), google, timeout_s=10).list("runs/1")]
+    keys = [stored.key for stored in StorageClient(parse("gs://googles"), google, timeout_s=10).list("runs/1")]
     assert "runs/1/hosts/0/manifest.json" in keys
 
 

@@ -8,17 +8,18 @@ from tests.storage.histories import play
 from toolkit.storage import retention, scan
 
 
-def test_no_history_of_faults_costs_storage_its_newest_checkpoint() -> None:
-    assert play(7.0, 1)
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(10.0, marks=pytest.mark.long)])
+def test_no_history_of_faults_costs_storage_its_newest_checkpoint(seconds: float) -> None:
+    assert play(seconds, 1)
     seed = random.SystemRandom().randrange(1 << 32)
-    assert play(5.0, seed), f"seeds from {seed} on"
+    assert play(seconds, seed), f"seeds from {seed} on"
 
 
 @pytest.mark.parametrize("rule", ["_is_replaced", "_tied", "_lacks", "_is_removal"])
 def test_histories_find_a_rule_that_is_broken(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {
         "_is_replaced": lambda version, others, taken: True,
-        "_tied": lambda removable, kept, there, targets: set(),
+        "_tied": lambda removable, remaining, in_folder, targets: set(),
         "_lacks": lambda new, old: False,
         "_is_removal": lambda new, old, largest_bytes, end, *, is_left: bool(not new.size_bytes and old.size_bytes),
     }

@@ -68,16 +68,16 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_newer", [False, True], ids=["older", "newer"])
-@pytest.mark.parametrize("there", KINDS)
-@pytest.mark.parametrize("kept", KINDS)
+@pytest.mark.parametrize("lay_second", KINDS)
+@pytest.mark.parametrize("lay_first", KINDS)
 def test_another_kind_of_entry_in_the_folder_is_replaced_unless_it_is_newer(
-    tmp_path: Path, kept: Callable[[Path], None], there: Callable[[Path], None], is_newer: bool
+    tmp_path: Path, lay_first: Callable[[Path], None], lay_second: Callable[[Path], None], is_newer: bool
 ) -> None:
     store, first, second = Memory(), tmp_path / "first", tmp_path / "second"
-    kept(first / "deep/last")
+    lay_first(first / "deep/last")
     dated(first, 1.5e9)
     stored(store, first)
-    there(second / "deep/last")
+    lay_second(second / "deep/last")
     there_before = contents(second)
     dated(second, time.time() + 60 if is_newer else OLD_S)
 
@@ -92,13 +92,13 @@ def test_another_kind_of_entry_in_the_folder_is_replaced_unless_it_is_newer(
     assert contents(tmp_path / "third") == contents(first)
 
 
-@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("lay_first", KINDS)
 @pytest.mark.parametrize("other", KINDS)
 def test_each_host_gets_its_own_kind_of_an_entry_and_nothing_is_written_through_a_link(
-    tmp_path: Path, one: Callable[[Path], None], other: Callable[[Path], None]
+    tmp_path: Path, lay_first: Callable[[Path], None], other: Callable[[Path], None]
 ) -> None:
     store = Memory()
-    kinds = (one, other)
+    kinds = (lay_first, other)
     for rank, kind in enumerate(kinds):
         kind(tmp_path / str(rank) / "last")
         stored(store, tmp_path / str(rank), rank)
@@ -110,21 +110,21 @@ def test_each_host_gets_its_own_kind_of_an_entry_and_nothing_is_written_through_
         assert not (again / "other").exists() or (again / "other/model").read_text() == "of other"
 
 
-@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("lay", KINDS)
 @pytest.mark.parametrize("name", [STAGING, f"{STAGING}/x"])
 def test_whatever_a_script_put_at_the_name_of_the_staging_folder_is_removed(
-    tmp_path: Path, name: str, there: Callable[[Path], None]
+    tmp_path: Path, name: str, lay: Callable[[Path], None]
 ) -> None:
     store, again = Memory(), tmp_path / "again"
     filed(tmp_path / "first/model")
     stored(store, tmp_path / "first")
-    there(again / name)
+    lay(again / name)
 
     restore(store, ROOT, 0, again, lambda size: None)  # type: ignore[arg-type]
 
     assert (again / "model").read_text() == "a file"
     assert not os.path.lexists(again / STAGING)
-    assert name != STAGING or there is not linked or (again / "other/model").read_text() == "of other"
+    assert name != STAGING or lay is not linked or (again / "other/model").read_text() == "of other"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_host_that_waits_for_another_sees_its_progress(tmp_path: Path) -> None
     for number in range(3):
         filed(saved / f"step/{number}")
     stored(store, saved)
-    heard = threading.Semaphore(0)
-    second = threading.Thread(target=lambda: restore(store, ROOT, 1, again, lambda size: heard.release()))  # type: ignore[arg-type]
+    semaphore = threading.Semaphore(0)
+    second = threading.Thread(target=lambda: restore(store, ROOT, 1, again, lambda size: semaphore.release()))  # type: ignore[arg-type]
     came: list[int] = []
 
     def end_after_the_last(size: int) -> None:
@@ -207,7 +207,7 @@ def test_a_host_that_waits_for_another_sees_its_progress(tmp_path: Path) -> None
     def hear(size: int) -> None:
         if second.ident is None:
             second.start()
-        came.append(heard.acquire(timeout=60))
+        came.append(semaphore.acquire(timeout=60))
 
     with pytest.raises(KeyboardInterrupt):
         restore(store, ROOT, 0, again, end_after_the_last)  # type: ignore[arg-type]

@@ -31,9 +31,9 @@ def test_any_key_is_written_listed_and_read(s3: S3, bucket: str) -> None:
     for key in KEYS:
         store.write(f"x/{key}", key.encode())
 
-    found = {each.key: store.read(each) for each in store.list("x")}
+    contents = {stored.key: store.read(stored) for stored in store.list("x")}
 
-    assert found == {f"x/{key}": key.encode() for key in KEYS}
+    assert contents == {f"x/{key}": key.encode() for key in KEYS}
 
 
 def test_an_object_that_is_not_there_is_none_and_an_empty_one_is_empty(s3: S3, bucket: str) -> None:
@@ -62,12 +62,12 @@ def test_a_read_that_fails_twice_succeeds(faulty: Faulty, bucket: str, fault: Fa
     store = faulty.store(bucket)
     content = os.urandom(100_000)
     store.write("x", content)
-    found = store.find("x")
-    assert found is not None
+    stored = store.find("x")
+    assert stored is not None
     faults = [fault, fault]
     faulty.fault = lambda method, path: faults.pop() if faults and method == "GET" else ""
 
-    assert store.read(found) == content
+    assert store.read(stored) == content
     assert not faults
 
 
@@ -79,21 +79,21 @@ def test_a_write_that_fails_twice_succeeds(faulty: Faulty, bucket: str, fault: F
 
     store.write("x", b"content")
 
-    found = store.find("x")
-    assert found is not None
-    assert store.read(found) == b"content"
+    stored = store.find("x")
+    assert stored is not None
+    assert store.read(stored) == b"content"
 
 
 @pytest.mark.parametrize("fault", ["500", "reset", "hang"])
 def test_storage_that_goes_on_failing_is_given_up_in_time(faulty: Faulty, bucket: str, fault: Fault) -> None:
     faulty.store(bucket).write("x", b"content")
     store = faulty.store(bucket, timeout_s=2.0)
-    found = store.find("x")
-    assert found is not None
+    stored = store.find("x")
+    assert stored is not None
     faulty.fault = lambda method, path: fault
 
     with pytest.raises(PlatformError) as caught:
-        store.read(found)
+        store.read(stored)
 
     assert str(caught.value).startswith(f"{bucket}/x: cannot be read, tried for up to 2 s: ")
     assert "Check the network and the endpoint" in str(caught.value)
@@ -129,12 +129,12 @@ def test_a_large_upload_is_listed_once_it_is_whole(faulty: Faulty, bucket: str, 
 def test_an_object_that_is_replaced_while_it_is_read_is_an_error(s3: S3, bucket: str) -> None:
     store = s3.store(bucket)
     store.write("x", b"first")
-    found = store.find("x")
-    assert found is not None
+    stored = store.find("x")
+    assert stored is not None
     store.write("x", b"other")
 
     with pytest.raises(PlatformError, match="it was replaced meanwhile"):
-        store.read(found)
+        store.read(stored)
 
 
 @pytest.mark.parametrize("name", ["a/../b", "a//b"])

@@ -368,7 +368,7 @@ def test_a_part_that_storage_has_lost_is_sent_again_while_the_folder_has_its_fil
 
 
 def test_a_clock_that_was_set_back_delays_no_upload(bed: Bed) -> None:
-    """What was written before then seems to have changed in the future."""
+    """Files written before then seem to have changed in the future."""
     steady_s, set_back_s = [0.0], time.time() - 3600
     uploader = bed.made(steady_s=lambda: steady_s[0])
 

@@ -18,9 +18,9 @@ from toolkit.storage.uri import check_outside, is_remote, parse
     ],
 )
 def test_a_uri_has_a_bucket_and_a_key(text: str, scheme: str, bucket: str, key: str) -> None:
-    found = parse(text)
+    location = parse(text)
 
-    assert (found.scheme, found.bucket, found.key) == (scheme, bucket, key)
+    assert (location.scheme, location.bucket, location.key) == (scheme, bucket, key)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,13 @@ def test_anything_else_is_refused(text: str, says: str) -> None:
 
 
 def test_a_path_is_not_remote() -> None:
-    assert [is_remote(each) for each in ("s3://b/k", "gs://b", "az://c/k", "file:///x", "/s3://x", "s3")] == [
-        *(True, True, True),
-        *(False, False, False),
+    assert [is_remote(uri) for uri in ("s3://b/k", "gs://b", "az://c/k", "file:///x", "/s3://x", "s3")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a storage must do for the toolkit, whichever it is: a checkpoint folder goes there and comes back."""
+"""The duties of any storage to the toolkit: a checkpoint folder goes there and comes back."""
 
 import os
 import subprocess

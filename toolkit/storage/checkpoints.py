@@ -6,12 +6,14 @@ open for writing. Until then storage keeps the entry's last version. Entries cha
 unsettled, the others wait up to PATIENCE_S. `retention` decides what storage gets. An entry that cannot be read, or
 changes while it is read, keeps storage's version and is tried again: no failure of reading removes anything from
 storage. The manifest is written last; then parts that neither it nor the manifest before it names are deleted. A part
-that storage has lost is sent again while the folder has its file. A host uploads the files that it wrote itself, not
-those that it restored from another host.
+that storage has lost is sent again while the folder has its file. In the layout "plain" each file is one object, which
+replaces the one before it before the manifest is written; a file whose path cannot be a key is sent in parts. A
+host uploads the files that it wrote itself, not those that it restored from another host.
 """
 
 import errno
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
@@ -20,14 +22,15 @@ from typing import Any
 
 import msgspec
 
+from toolkit import paths
 from toolkit.errors import PlatformError
 from toolkit.records import Record
 from toolkit.storage import manifest as manifests
 from toolkit.storage import retention
+from toolkit.storage.config import CheckpointLayout
 from toolkit.storage.download import Note
 from toolkit.storage.manifest import Manifest, StoredFile
 from toolkit.storage.open_entries import OpenEntries
-from toolkit.storage.restore import read_manifests
 from toolkit.storage.retention import End, RetentionDecision
 from toolkit.storage.scan import (
     FileState,
@@ -41,7 +44,7 @@ from toolkit.storage.scan import (
     scan,
 )
 from toolkit.storage.still import StableSince
-from toolkit.storage.store import PIECE_BYTES, StorageClient, StoredObject
+from toolkit.storage.store import PIECE_BYTES, StorageClient, StoredObject, UnreadableError, may_be_object
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import run_ordered
 
@@ -52,15 +55,16 @@ PATIENCE_S = 60.0
 # A part that no manifest names is left alone for so long: another job may be about to name it.
 FRESH_S = 3600.0
 FOLDER = "."
+_SHA256 = re.compile("[0-9a-f]{64}")
 CHANGED = "it changed while it was uploaded"
 
 
 class _SentPart(Record, frozen=True, kw_only=True):
-    """A part of `path` that was uploaded, or why it was not."""
+    """A part of `path` that was uploaded, or why it was not. `part`: its SHA-256, or the key of the whole file's
+    object."""
 
     path: str
     part: str = ""
-    size_bytes: int = 0
     fault: str = ""
 
 
@@ -94,22 +98,28 @@ class Checkpoints:
         open_file: Path,
         note: Note,
         began_s: float = 0.0,
+        layout: CheckpointLayout = "parts",
         steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._root, self._folder, self._host, self._note = store, root, folder, host, note
         self._place = manifests.folder(root, rank)
+        self._layout = layout
+        self._objects_key = f"hosts/{rank}/files"  # Below the URI.
         self._began_s = began_s
         self._open_entries = OpenEntries(folder, open_file)
         self._manifest = self._find_manifest()
-        of_hosts = read_manifests(store, root)
+        of_hosts = manifests.read_all(store, root, folder)
         self._last = of_hosts.pop(rank, Manifest(host=host, written_s=0.0))
         self._before: set[str] = set()
         self._others = {path: file for manifest in of_hosts.values() for path, file in manifest.files.items()}
         prefix = self._place.below("parts").key
         parts = {part.key.rpartition("/")[2]: part for part in store.list(prefix)}
-        self._known = {digest: stored.size_bytes for digest, stored in parts.items()}
+        skip = len(root.key) + 1 if root.key else 0
+        objects = {stored.key[skip:]: stored for stored in store.list(root.below(self._objects_key).key)}
+        contents = parts | objects | self._find_elsewhere(objects)
+        self._known = {name: stored.size_bytes for name, stored in contents.items()}
         self._foreign = {
-            digest: stored.changed_ns / 1e9 for digest, stored in parts.items() if digest not in self._last.parts
+            name: stored.changed_ns / 1e9 for name, stored in contents.items() if name not in self._last.contents
         }
         self._broken = frozenset(path for path, file in self._last.files.items() if not self._is_whole(file))
         self._still = StableSince(steady_s)
@@ -117,6 +127,13 @@ class Checkpoints:
         self._unreadable_since_s: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
+
+    def _find_elsewhere(self, objects: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
+        """Return the objects that the manifest names besides *objects*: somebody else has put them below the URI."""
+        keys = {file.object for file in self._last.files.values() if file.object} - objects.keys()
+        skip = len(self._root.key) + 1 if self._root.key else 0
+        listed = self._store.list(self._root.key) if keys else ()
+        return {stored.key[skip:]: stored for stored in listed if stored.key[skip:] in keys}
 
     def upload_settled(self, now_s: float) -> bool:
         """Upload what has changed and settled; return True if a manifest was written. *now_s*: since the epoch."""
@@ -217,6 +234,8 @@ class Checkpoints:
 
     def _is_whole(self, file: StoredFile) -> bool:
         """True if storage has all parts of *file*, in their length."""
+        if file.object:
+            return self._known.get(file.object) == file.size_bytes
         part_bytes = self._last.part_bytes
         sizes = (min(part_bytes, file.size_bytes - start) for start in range(0, file.size_bytes, part_bytes))
         return all(self._known.get(part) == size for part, size in zip(file.parts, sizes, strict=True))
@@ -272,7 +291,7 @@ class Checkpoints:
             hint = "Two jobs must not write to one URI at the same time: give each its own." if current else ""
             raise OvertakenError(message, where=str(place), hint=hint)
         self._store.write(place.key, manifests.document(manifest))
-        self._before, self._last = self._last.parts, manifest
+        self._before, self._last = self._last.contents, manifest
         self._manifest = self._find_manifest()
         self._delete_unused_parts()
         return True
@@ -310,20 +329,21 @@ class Checkpoints:
         for sent in run_ordered(self._pieces(new, failed)):
             if sent.part:
                 parts[sent.path].append(sent.part)
-                self._note(sent.size_bytes)
                 continue
             failed.add(entry_of(sent.path))
             if sent.fault:
                 self._refuse(entry_of(sent.path), sent.fault)
             else:
                 changing.add(entry_of(sent.path))
+        objects = {path: names[0] for path, names in parts.items() if names and "/" in names[0]}
         entry_names = scan.entries.keys() | scan.unreadable.keys() | {entry_of(path) for path in self._last.files}
         return {
             path: StoredFile(
                 size_bytes=state.size_bytes,
                 mtime_ns=state.mtime_ns,
                 mode=state.mode,
-                parts=tuple(parts[path]),
+                parts=() if path in objects else tuple(parts[path]),
+                object=objects.get(path, ""),
                 link=state.link,
                 **self._origin(path, state, scan),
                 points_to=tuple(sorted(entry_names.intersection(pointers.get(path, ())))),
@@ -341,6 +361,13 @@ class Checkpoints:
 
     def _pieces(self, new: Mapping[str, FileState], failed: Set[str]) -> Iterator[Callable[[], _SentPart]]:
         for path, state in new.items():
+            if self._layout == "plain" and not state.link and self._may_be_object(path):
+                if entry_of(path) not in failed:
+                    # A large file goes in parts, several at a time, so no other goes beside it: memory stays bounded.
+                    is_large = state.size_bytes > PIECE_BYTES
+                    sent = self._send_whole(path, state) if is_large else None
+                    yield partial(self._send_whole, path, state) if sent is None else partial(_given, sent)
+                continue
             for start in range(0, state.size_bytes, PIECE_BYTES):
                 if entry_of(path) not in failed:
                     yield partial(self._send, path, start, min(PIECE_BYTES, state.size_bytes - start))
@@ -359,12 +386,39 @@ class Checkpoints:
         if self._known.get(part) != size_bytes:  # A disk that lost its power may have kept less of it.
             self._store.write(self._place.below(f"parts/{part}").key, content)
             self._known[part] = size_bytes
-        return _SentPart(path=path, part=part, size_bytes=size_bytes)
+        self._note(size_bytes)
+        return _SentPart(path=path, part=part)
+
+    def _may_be_object(self, path: str) -> bool:
+        return paths.is_utf8(path) and may_be_object(self._root.below(f"{self._objects_key}/{path}"))
+
+    def _send_whole(self, path: str, state: FileState) -> _SentPart:
+        """Upload *path* as one object."""
+        key = f"{self._objects_key}/{path}"
+        try:
+            self._store.upload(self._root.below(key).key, self._folder / path, state, self._note)
+        except UnreadableError as error:
+            is_changed = error.has_changed or error.is_gone
+            return _SentPart(path=path) if is_changed else _SentPart(path=path, fault=error.message)
+        self._known[key] = state.size_bytes
+        return _SentPart(path=path, part=key)
 
     def _delete_unused_parts(self) -> None:
-        """Delete the parts that neither this manifest nor the one before it names: a host may be reading that."""
+        """Delete the parts and objects that neither this manifest nor the one before it names: a host may be reading
+        that. Objects that somebody else has put there stay."""
         fresh = {part for part, changed_s in self._foreign.items() if time.time() - changed_s < FRESH_S}
-        unused = self._known.keys() - self._last.parts - self._before - fresh
-        self._store.delete(self._place.below(f"parts/{part}").key for part in sorted(unused))
-        for part in unused:
-            del self._known[part]
+        named = self._last.contents | self._before | fresh
+        unused = {name for name in self._known.keys() - named if self._is_ours(name)}
+        objects = {name for name in unused if "/" in name}
+        self._store.delete(self._root.below(key).key for key in sorted(objects))
+        self._store.delete(self._place.below(f"parts/{part}").key for part in sorted(unused - objects))
+        for name in unused:
+            del self._known[name]
+
+    def _is_ours(self, name: str) -> bool:
+        """True for a part, and for an object that a host of this rank has uploaded."""
+        return name.startswith(f"{self._objects_key}/") or _SHA256.fullmatch(name) is not None
+
+
+def _given(sent: _SentPart) -> _SentPart:
+    return sent

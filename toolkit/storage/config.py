@@ -6,6 +6,8 @@ from typing import Literal
 from toolkit.records import Record
 
 Task = Literal["fetch", "restore", "watch", "finish"]
+# How a checkpoint's files are stored: as parts named by their content, or each as one ordinary object.
+CheckpointLayout = Literal["parts", "plain"]
 
 
 class TransferTask(Record, frozen=True, kw_only=True):
@@ -24,6 +26,7 @@ class TransferTask(Record, frozen=True, kw_only=True):
     reports_progress: bool = False  # fetch: write a line about the fetched bytes every half minute.
     checkpoint_uri: str = ""
     checkpoints: Path | None = None  # The checkpoint folder.
+    checkpoint_layout: CheckpointLayout = "parts"  # How new versions of its files are stored.
     intermediate_uri: str = ""
     intermediate: Path | None = None  # The folder of intermediate outputs.
     rank: int = 0  # This host's rank in the job.

@@ -8,7 +8,7 @@ put there stay.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,10 @@ Note = Callable[[int], None]
 # The step of the times that some file systems store.
 TIME_STEP_NS = 2 * 10**9
 MOST_NAMES_BYTES = 1 << 30
+
+
+class PathConflictError(UserError):
+    """Two objects cannot be files of one folder."""
 
 
 def fetch(store: StorageClient, uri: Uri, into: Path, note: Note) -> Path:
@@ -89,16 +93,28 @@ def list_tree(store: StorageClient, uri: Uri) -> list[tuple[StoredObject, str]]:
     Raises:
         UserError: there are none, or two of them cannot be files of one folder ("a" and "a/b").
     """
+    objects = tree_of(store.list(uri.key), uri)
+    if not objects:
+        raise UserError("expected objects, found none", where=str(uri), hint="Correct the URI.")
+    return objects
+
+
+def tree_of(stored_objects: Iterable[StoredObject], uri: Uri) -> list[tuple[StoredObject, str]]:
+    """Return *stored_objects*, which are below *uri*, each with its path relative to it, sorted by path.
+
+    Raises:
+        PathConflictError: two of them cannot be files of one folder ("a" and "a/b").
+    """
     skip = len(uri.key) + 1 if uri.key else 0
     # A console makes an empty object whose key ends with "/" for a folder; obstore gives it without the slash.
-    listed = sorted(((stored, stored.key[skip:]) for stored in store.list(uri.key)), key=lambda pair: pair[1])
+    listed = sorted(((stored, stored.key[skip:]) for stored in stored_objects), key=lambda pair: pair[1])
     folders = {name[:index] for _, name in listed for index, letter in enumerate(name) if letter == "/"}
     objects = [(stored, name) for stored, name in listed if name and not (stored.size_bytes == 0 and name in folders)]
     both = next((name for _, name in objects if name in folders), "")
     if both:
-        raise UserError(f"{both!r} is an object, and a folder of others: it cannot be both on a disk", where=str(uri))
-    if not objects:
-        raise UserError("expected objects, found none", where=str(uri), hint="Correct the URI.")
+        raise PathConflictError(
+            f"{both!r} is an object, and a folder of others: it cannot be both on a disk", where=str(uri)
+        )
     return objects
 
 

@@ -88,7 +88,7 @@ class Mirror:
         refused_anew = refused_again = 0
         for count, (path, state) in enumerate(new.items(), 1):
             try:
-                self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, state)
+                self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, state, self._note)
             except UnreadableError as error:
                 if not error.is_gone:
                     (changing if error.has_changed else self.unreadable)[path] = error.message
@@ -104,7 +104,6 @@ class Mirror:
                 if refused_again == MOST_REFUSED:
                     break
                 continue
-            self._note(state.size_bytes)
             self.refused.pop(path, None)
             self._uploaded[paths.to_text(path)] = state
             self._keep_state()

@@ -193,6 +193,7 @@ def _checkpoints(task: TransferTask, uri: Uri, folder: Path, environ: Mapping[st
         open_file=_open_file(task),
         note=note,
         began_s=task.began_s,
+        layout=task.checkpoint_layout,
     )
 
 

@@ -4,8 +4,8 @@ Every host gets the files of all hosts, as on SageMaker: what rank 0 saved for a
 If several hosts have a file of the same path, a host gets its own, else that of the lowest rank; a file or link of one
 host and a folder of another are of the same path, too. So nothing is ever written through a link. Files come into
 STAGING; they take their places once all are whole, so a stop in between leaves nothing half restored, and the next try
-fetches only the parts that are missing. Hosts may share the folder: one of them restores it, and the others wait for it
-and find everything there.
+fetches only the parts that are missing (of files that are ordinary objects, all). Hosts may share the folder: one of
+them restores it, and the others wait for it and find everything there.
 """
 
 import errno
@@ -15,10 +15,12 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from toolkit import folders, paths
 from toolkit.errors import PlatformError, UserError
@@ -26,7 +28,7 @@ from toolkit.storage import manifest as manifests
 from toolkit.storage.download import Note, check_room, disk_error
 from toolkit.storage.manifest import Manifest, StoredFile
 from toolkit.storage.scan import LOCK, STAGING, file_state
-from toolkit.storage.store import StorageClient
+from toolkit.storage.store import PIECE_BYTES, ReplacedError, StorageClient, StoredObject
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import run_ordered
 
@@ -39,7 +41,8 @@ class _Download:
 
     def __init__(self, path: str, file: StoredFile, rank: int, staging: Path, part_bytes: int) -> None:
         self.path, self.file, self.rank, self.part_bytes = path, file, rank, part_bytes
-        digest = hashlib.sha256(b"\0".join((os.fsencode(path), *(part.encode() for part in file.parts)))).hexdigest()
+        contents = (file.object.encode(), *(part.encode() for part in file.parts))
+        digest = hashlib.sha256(b"\0".join((os.fsencode(path), *contents))).hexdigest()
         self.place = staging / digest[:40]
         self.is_begun = folders.status(self.place) is not None
 
@@ -58,10 +61,11 @@ def restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Note
     for tries_left in range(TRIES - 1, -1, -1):
         try:
             return _restore(store, root, rank, folder, note)
-        except UserError as error:
-            # Another job replaced a manifest meanwhile, and has removed the parts of the old one.
+        except (UserError, ReplacedError) as error:
+            # Another host replaced a manifest or an object meanwhile, or has removed the parts of the old manifest.
             if not tries_left or not manifests.ranks(store, root):
-                message = f"a part of a checkpoint is missing: {error}"
+                is_there = isinstance(error, ReplacedError)
+                message = f"a part of a checkpoint is {'replaced again and again' if is_there else 'missing'}: {error}"
                 raise PlatformError(message, where=str(root), hint=manifests.DAMAGED_HINT) from None
         except OSError as error:
             raise disk_error(error, folder, "used") from None
@@ -70,7 +74,7 @@ def restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Note
 
 def _restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
     folder.mkdir(parents=True, exist_ok=True)
-    of_hosts = read_manifests(store, root)
+    of_hosts = manifests.read_all(store, root, folder)
     if not _downloads_for(of_hosts, rank, folder) and not folders.may_exist(folder / STAGING, follow_links=False):
         return 0, 0
     with _hold_lock(folder, note) as note_for_all:
@@ -79,6 +83,45 @@ def _restore(store: StorageClient, root: Uri, rank: int, folder: Path, note: Not
             _fetch_all(store, root, downloads, folder, note_for_all)
         shutil.rmtree(folder / STAGING, ignore_errors=True)
     return len(downloads), sum(download.file.size_bytes for download in downloads)
+
+
+def fetch_files(
+    store: StorageClient,
+    root: Uri,
+    files_by_path: Mapping[str, tuple[StoredFile, int, int]],
+    folder: Path,
+) -> int:
+    """Bring files, as `choose_files` gives them, to their paths in *folder*; return how many were not there.
+
+    Unlike `restore`, this replaces what is newer in the folder.
+
+    Raises:
+        UserError: an object or a part is missing.
+        PlatformError: the storage cannot be reached, a part is damaged, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _hold_lock(folder, lambda _: None) as note:
+            downloads = [
+                _Download(path, file, owner, folder / STAGING, part_bytes)
+                for path, (file, owner, part_bytes) in files_by_path.items()
+                if not _is_there(folder / path, file)
+            ]
+            if downloads:
+                _fetch_all(store, root, downloads, folder, note)
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
+    except OSError as error:
+        raise disk_error(error, folder) from None
+    return len(downloads)
+
+
+def _is_there(place: Path, file: StoredFile) -> bool:
+    state = file_state(place)
+    return state is not None and (state.size_bytes, state.mtime_ns, state.link) == (
+        file.size_bytes,
+        file.mtime_ns,
+        file.link,
+    )
 
 
 def _downloads_for(of_hosts: dict[int, Manifest], rank: int, folder: Path) -> list[_Download]:
@@ -163,12 +206,6 @@ def _clear(staging: Path, places: set[Path]) -> None:
     for entry in folders.entries(staging):
         if Path(entry.path) not in places or not entry.is_file(follow_symlinks=False):
             folders.remove(entry.path)
-
-
-def read_manifests(store: StorageClient, root: Uri) -> dict[int, Manifest]:
-    """Return the manifest of each host by its rank."""
-    manifests_by_rank = {rank: manifests.read(store, root, rank) for rank in manifests.ranks(store, root)}
-    return {rank: manifest for rank, manifest in manifests_by_rank.items() if manifest is not None}
 
 
 def choose_files(of_hosts: dict[int, Manifest], rank: int) -> dict[str, tuple[StoredFile, int, int]]:
@@ -256,6 +293,8 @@ def _pieces(store: StorageClient, root: Uri, downloads: list[_Download]) -> Iter
         fd = os.open(download.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, download.file.size_bytes)
         os.close(fd)
+        if download.file.object:
+            yield from _object_pieces(store, root.below(download.file.object), download)
         for number, part in enumerate(download.file.parts):
             yield partial(
                 _fetch, store, manifests.folder(root, download.rank).below(f"parts/{part}"), download, number, part
@@ -279,10 +318,50 @@ def _fetch(store: StorageClient, uri: Uri, download: _Download, number: int, par
         if hashlib.sha256(content).hexdigest() != part:
             message = "the part is damaged: its SHA-256 is another"
             raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED_HINT)
-        done = 0
-        while done < len(content):
-            done += os.pwrite(file.fileno(), content[done:], offset + done)
+        _write_at(file.fileno(), content, offset)
     return size_bytes
+
+
+def _object_pieces(store: StorageClient, uri: Uri, download: _Download) -> Iterator[Callable[[], int]]:
+    """Yield what fetches the object *uri*: a small one at once, so that many of them come at a time."""
+    if download.file.size_bytes <= PIECE_BYTES:
+        yield partial(_fetch_object, store, uri, download)
+        return
+    stored = _find_object(store, uri, download)
+    for start in range(0, stored.size_bytes, PIECE_BYTES):
+        yield partial(_fetch_range, store, stored, download, start)
+
+
+def _fetch_object(store: StorageClient, uri: Uri, download: _Download) -> int:
+    stored = _find_object(store, uri, download)
+    return sum(_fetch_range(store, stored, download, start) for start in range(0, stored.size_bytes, PIECE_BYTES))
+
+
+def _find_object(store: StorageClient, uri: Uri, download: _Download) -> StoredObject:
+    """Return the object *uri* as it is now, and prepare its place. One that was replaced after its manifest was written
+    is a newer file, and whole."""
+    stored = store.find(uri.key)
+    if stored is None:
+        raise UserError("expected an object, found none", where=str(uri))
+    if stored.size_bytes != download.file.size_bytes:
+        download.file = msgspec.structs.replace(
+            download.file, size_bytes=stored.size_bytes, mtime_ns=stored.changed_ns or download.file.mtime_ns
+        )
+    os.truncate(download.place, stored.size_bytes)
+    return stored
+
+
+def _fetch_range(store: StorageClient, stored: StoredObject, download: _Download, start: int) -> int:
+    content = store.piece(stored, start, min(start + PIECE_BYTES, stored.size_bytes))
+    with download.place.open("r+b", buffering=0) as file:
+        _write_at(file.fileno(), content, start)
+    return len(content)
+
+
+def _write_at(fd: int, content: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(fd, content[done:], offset + done)
 
 
 def _check_size(download: _Download) -> None:

@@ -16,7 +16,7 @@ from toolkit.records import Record
 STAGING = ".toolkit-restore"
 LOCK = ".toolkit-restore.lock"
 # At the top: ours, and that of ext4, which nobody but root may read.
-_NOT_CONTENT = (STAGING, LOCK, "lost+found")
+NOT_CONTENT = (STAGING, LOCK, "lost+found")
 _PROC = Path("/proc")
 # /proc does not show the processes of other users, and a process may end at any moment.
 _INVISIBLE = (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EINVAL)
@@ -65,12 +65,12 @@ def scan(folder: Path) -> FolderScan:
         path = below(os.fsdecode(error.filename or top))
         if not path:
             faults.append(describe(error))
-        elif path not in _NOT_CONTENT:
+        elif path not in NOT_CONTENT:
             unreadable.setdefault(entry_of(path), describe(error))
 
-    for entry in folders.walk(folder, note, enter=lambda entry: below(entry.path) not in _NOT_CONTENT):
+    for entry in folders.walk(folder, note, enter=lambda entry: below(entry.path) not in NOT_CONTENT):
         path = below(entry.path)
-        if path in _NOT_CONTENT:
+        if path in NOT_CONTENT:
             continue
         name = entry_of(path)
         try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit import files
 from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.folders import as_absent, exists, is_dir
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.storage.scan import FileState, describe, file_state
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
-# What one request carries: four at once, and their copies on the way, take 35 MiB (scripts/bench-storage).
+# What one request carries: four at once, and their copies on the way, take 35 MiB (scripts/bench storage).
 PIECE_BYTES = 8 << 20
 THREADS = 4
 REASON_CHARACTERS = 300
@@ -40,9 +41,18 @@ _FINAL = lazy(
     r"status code: 413|<Code>(?:KeyTooLongError|EntityTooLarge|InvalidArgument|InvalidURI|InvalidUri"
     r"|InvalidResourceName|OutOfRangeInput)</Code>"
 )
+# The last place where the client looks for credentials: on most machines outside of a cloud nobody answers.
+_NO_CREDENTIALS = lazy("/latest/api/token|/computeMetadata/v1/|/metadata/identity/|Account must be specified")
 _CODE = lazy(r"<Code>([^<]*)</Code>")
 _MESSAGE = lazy(r"<Message>([^<]*)</Message>")
 EXTRA = "Install it in the image: pip install 'container-training-toolkit[storage]'"
+# S3's limit (https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html); the others' are no smaller.
+MOST_KEY_BYTES = 1024
+# S3's limit of one upload's parts: an object of more than 83 GB needs larger ones.
+MOST_UPLOAD_PARTS = 10_000
+MOST_NAME_BYTES = 255  # Of a file, on Linux.
+# The client takes no control characters, and keeps names such as "model#1" for files that it is writing.
+_NO_KEY = lazy(r"[\x00-\x1f\x7f]|#\d+$")
 _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CREDENTIALS = {
     "s3": "Check the credentials (AWS_ACCESS_KEY_ID, or the role of the instance, container or pod) and their rights:"
@@ -117,6 +127,15 @@ class StorageClient:
 
         return self._call(self._uri_of(stored.key), "cannot be read", get, again=True)
 
+    def list_level(self, prefix: str) -> tuple[list[StoredObject], list[str]]:
+        """Return the objects directly below *prefix*, and the prefixes of all others."""
+        found = self._call(
+            self._uri_of(prefix),
+            "cannot be listed",
+            lambda: self._obstore.list_with_delimiter(self._store, prefix or None),
+        )
+        return [_object(meta) for meta in found["objects"]], list(found["common_prefixes"])
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects below *prefix*, in the storage's order."""
         stream = self._obstore.list(self._store, prefix or None, chunk_size=1000)
@@ -132,9 +151,11 @@ class StorageClient:
 
         self._call(self._uri_of(key), "cannot be written", put, again=True)
 
-    def upload(self, key: str, path: Path, state: FileState | None = None) -> None:
+    def upload(
+        self, key: str, path: Path, state: FileState | None = None, note: Callable[[int], None] = lambda _: None
+    ) -> None:
         """Upload the file *path*, last seen in *state*, as the object *key*; it is listed once it is complete. A large
-        file goes in parts.
+        file goes in parts. *note* is called with the bytes of each piece that is taken from the file.
 
         Raises:
             UnreadableError: also; the object *key* is what it was.
@@ -142,12 +163,14 @@ class StorageClient:
 
         def put() -> object:
             try:
-                file = WholeFile(path, state or file_state(path))
+                found = state or file_state(path)
+                file = WholeFile(path, found, note)
             except OSError as error:
                 raise UnreadableError(describe(error), is_gone=isinstance(error, FileNotFoundError)) from None
+            piece_bytes = max(PIECE_BYTES, -(-found.size_bytes // MOST_UPLOAD_PARTS)) if found else PIECE_BYTES
             with file:
                 try:
-                    return self._obstore.put(self._store, key, file, chunk_size=PIECE_BYTES, max_concurrency=THREADS)
+                    return self._obstore.put(self._store, key, file, chunk_size=piece_bytes, max_concurrency=THREADS)
                 except Exception:
                     if file.fault:
                         raise UnreadableError(file.fault, has_changed=file.has_changed) from None
@@ -200,18 +223,32 @@ class StorageClient:
                 f"{failure}: access is refused{reason}", where=place, hint=CREDENTIALS[self._root.scheme]
             )
         if isinstance(error, exceptions.PreconditionError):
-            return StorageRefusedError(
-                f"{failure}: it was replaced meanwhile", where=place, hint="Start the job again."
-            )
+            return ReplacedError(f"{failure}: it was replaced meanwhile", where=place, hint="Try again.")
         if _FINAL.search(str(error)):
             return StorageRefusedError(
                 f"{failure}: it is refused{reason}", where=place, hint="Give it another name, or make it smaller."
             )
         if isinstance(error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError):
             return UserError(f"{failure}{reason}", where=place, hint="Rename the object, or correct the URI.")
+        if _NO_CREDENTIALS.search(str(error)):
+            return PlatformError(f"{failure}: no credentials{reason}", where=place, hint=CREDENTIALS[self._root.scheme])
         checks = "disk" if self._root.scheme == "file" else "network and the endpoint"
         hint = f"Check the {checks}, then start the job again."
         return PlatformError(f"{failure}, tried for up to {self._timeout_s:g} s{reason}", where=place, hint=hint)
+
+
+def may_be_object(uri: Uri) -> bool:
+    """True if storage may hold an object of this key; of file://, beside the files and folders that are there now."""
+    names = uri.key.split("/")
+    if len(uri.key.encode()) > MOST_KEY_BYTES or _NO_KEY.search(uri.key):
+        return False
+    if uri.scheme != "file":
+        return True
+    above = (f"/{'/'.join(names[:count])}" for count in range(1, len(names)))
+    is_taken = is_dir(f"/{uri.key}", as_absent) or any(
+        exists(path, as_absent, follow_links=False) and not is_dir(path, as_absent) for path in above
+    )
+    return not is_taken and max(len(name.encode()) for name in names) <= MOST_NAME_BYTES
 
 
 def summarize_error(text: str) -> str:
@@ -239,6 +276,10 @@ class UnreadableError(PlatformError):
 
 class StorageRefusedError(PlatformError):
     """Another try would end the same: access is refused, or the object cannot be what it is to be."""
+
+
+class ReplacedError(StorageRefusedError):
+    """The object is another than the one that was found."""
 
 
 class _MissingError(UserError):

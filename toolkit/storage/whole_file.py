@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.storage.scan import FileState, describe
@@ -10,15 +11,16 @@ from toolkit.storage.scan import FileState, describe
 
 class WholeFile(io.RawIOBase):
     """The file *path*, which was *found* so. A read raises OSError if it cannot be read, or is not the same at its end.
+    *note* is called with the bytes of each read.
 
     `fault`: why a read raised; `has_changed`: the file is another by now, which is no fault of the disk.
     """
 
-    def __init__(self, path: Path, state: FileState | None) -> None:
+    def __init__(self, path: Path, state: FileState | None, note: Callable[[int], None] = lambda _: None) -> None:
         if state is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", os.fspath(path))
         super().__init__()
-        self._path, self._state = path, state
+        self._path, self._state, self._note = path, state, note
         self._position = 0
         self.fault = ""
         self.has_changed = False
@@ -68,4 +70,5 @@ class WholeFile(io.RawIOBase):
         if (wanted_bytes > 0 and not content) or not is_same:
             self.fault, self.has_changed = "it changed while it was uploaded", True
             raise OSError(self.fault)
+        self._note(len(content))
         return content

@@ -89,8 +89,8 @@ def asked_in(text: str) -> JobFile:
 
 def rendered(kind: str, text: str, choices: Choices) -> list[dict[str, Any]]:
     """Return the documents of the manifest, read back from its YAML."""
-    made = manifest(kind, asked_in(text), choices, Path("/src/job.toml"))
-    return list(yaml.safe_load_all(made))
+    resource = manifest(kind, asked_in(text), choices, Path("/src/job.toml"))
+    return list(yaml.safe_load_all(resource))
 
 
 def validate(instance: dict[str, Any], reference: str) -> None:
@@ -109,29 +109,29 @@ def validate(instance: dict[str, Any], reference: str) -> None:
 def test_kubernetes_takes_every_document(kind: str, text: str, choices: Choices) -> None:
     documents = rendered(kind, text, choices)
 
-    for each in documents:
-        validate(each, DEFINITIONS[each["kind"]])
-    assert [each["kind"] for each in documents][-1] == {"job": "Job", "jobset": "JobSet"}[kind]
+    for item in documents:
+        validate(item, DEFINITIONS[item["kind"]])
+    assert [document["kind"] for document in documents][-1] == {"job": "Job", "jobset": "JobSet"}[kind]
 
 
 def test_the_schemas_refuse_what_is_wrong() -> None:
-    made = rendered("jobset", LARGE, FULL)[-1]
-    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    resource = rendered("jobset", LARGE, FULL)[-1]
+    job = resource["spec"]["replicatedJobs"][0]["template"]["spec"]
     wrong: list[tuple[dict[str, Any], str, Any]] = [
-        (made["spec"], "replicas", 3),
-        (made["spec"]["failurePolicy"]["rules"][0], "action", "GiveUp"),
+        (resource["spec"], "replicas", 3),
+        (resource["spec"]["failurePolicy"]["rules"][0], "action", "GiveUp"),
         (job, "completionmode", "Indexed"),
         (job["template"]["spec"], "restartPolicy", 5),
     ]
 
-    for where, key, value in wrong:
-        before = dict(where)
-        where[key] = value
+    for holder, key, value in wrong:
+        original = dict(holder)
+        holder[key] = value
         with pytest.raises(jsonschema.ValidationError):
-            validate(made, DEFINITIONS["JobSet"])
-        where.clear()
-        where.update(before)
-    validate(made, DEFINITIONS["JobSet"])
+            validate(resource, DEFINITIONS["JobSet"])
+        holder.clear()
+        holder.update(original)
+    validate(resource, DEFINITIONS["JobSet"])
 
 
 @pytest.mark.parametrize(("text", "choices"), [(SMALL, PLAIN), (LARGE, FULL), (GROUPS, PLAIN)])
@@ -142,10 +142,10 @@ def test_compose_takes_the_project(text: str, choices: Choices) -> None:
 
 
 def test_instance_groups_are_replicated_jobs_of_one_set_and_agree_on_their_hosts() -> None:
-    made = rendered("jobset", GROUPS, PLAIN)[-1]
+    resource = rendered("jobset", GROUPS, PLAIN)[-1]
 
-    validate(made, DEFINITIONS["JobSet"])
-    jobs = made["spec"]["replicatedJobs"]
+    validate(resource, DEFINITIONS["JobSet"])
+    jobs = resource["spec"]["replicatedJobs"]
     assert [(job["name"], job["template"]["spec"]["completions"]) for job in jobs] == [("cpu", 1), ("gpu", 2)]
     lists = {value_of(job["template"]["spec"], "TOOLKIT_HOSTS") for job in jobs}
     assert lists == {"mixed-cpu-0-0.mixed,mixed-gpu-0-[0-1].mixed"}
@@ -157,12 +157,14 @@ def test_instance_groups_are_replicated_jobs_of_one_set_and_agree_on_their_hosts
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_every_pod_is_one_of_the_hosts_it_is_told_of(kind: str) -> None:
-    made = rendered(kind, LARGE, FULL)[-1]
+    resource = rendered(kind, LARGE, FULL)[-1]
 
-    job = made["spec"] if kind == "job" else made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job = resource["spec"] if kind == "job" else resource["spec"]["replicatedJobs"][0]["template"]["spec"]
     hosts = expand_hosts(value_of(job, "TOOLKIT_HOSTS"), "TOOLKIT_HOSTS")
-    own = value_of(job, "TOOLKIT_HOST")
-    assert [own.replace("$(JOB_COMPLETION_INDEX)", str(index)) for index in range(job["completions"])] == list(hosts)
+    host_name = value_of(job, "TOOLKIT_HOST")
+    assert [host_name.replace("$(JOB_COMPLETION_INDEX)", str(index)) for index in range(job["completions"])] == list(
+        hosts
+    )
     names = [entry["name"] for entry in container(job)["env"]]
     assert names.index("JOB_COMPLETION_INDEX") < names.index("TOOLKIT_HOST")
 
@@ -179,7 +181,7 @@ def test_pods_of_a_job_find_each_other_by_its_service() -> None:
 def test_a_job_alone_needs_no_service_and_no_list_of_hosts() -> None:
     documents = rendered("job", SMALL, PLAIN)
 
-    assert [each["kind"] for each in documents] == ["ConfigMap", "Job"]
+    assert [document["kind"] for document in documents] == ["ConfigMap", "Job"]
     assert "TOOLKIT_HOSTS" not in [entry["name"] for entry in container(documents[-1]["spec"])["env"]]
 
 
@@ -192,8 +194,8 @@ def test_the_grace_of_the_pod_is_the_one_that_train_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_a_pod_that_is_killed_as_a_whole_ends_with_its_last_lines_as_message(kind: str) -> None:
-    made = rendered(kind, SMALL, PLAIN)[-1]["spec"]
-    job = made if kind == "job" else made["replicatedJobs"][0]["template"]["spec"]
+    resource = rendered(kind, SMALL, PLAIN)[-1]["spec"]
+    job = resource if kind == "job" else resource["replicatedJobs"][0]["template"]["spec"]
 
     assert container(job)["terminationMessagePath"] == str(settings.Settings().termination_log)
     assert container(job)["terminationMessagePolicy"] == "FallbackToLogsOnError"
@@ -225,17 +227,17 @@ def test_results_of_each_host_have_a_folder_of_their_own() -> None:
 
 
 def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path) -> None:
-    asked = asked_in(LARGE)
+    job_file = asked_in(LARGE)
     (tmp_path / "input/config").mkdir(parents=True)
-    (tmp_path / "input/config/job.json").write_text(json.dumps(document(asked)))
+    (tmp_path / "input/config/job.json").write_text(json.dumps(document(job_file)))
     environ = {"TOOLKIT_BASE": str(tmp_path), "TOOLKIT_HOSTS": "a,b,c", "TOOLKIT_HOST": "b"}
 
     machine = Machine(cpus=1, cpus_total=1, memory_bytes=1)
     job = detect(environ).read(environ, settings.read(environ), machine, Log(), interpreter="/python")
 
     assert (job.spec.name, job.spec.entry, job.folders.code) == ("Digits-2026", "src/train.py", Path("/opt/ml/code"))
-    assert job.spec.hyperparameters == asked.hyperparameters
-    assert job.spec.metric_definitions == asked.metric_definitions
+    assert job.spec.hyperparameters == job_file.hyperparameters
+    assert job.spec.metric_definitions == job_file.metric_definitions
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 8)
     assert {channel.name: str(channel.folder) for channel in job.spec.channels} == {
         "train": "/opt/ml/input/data/train",
@@ -281,13 +283,13 @@ def test_compose_binds_what_the_job_needs_and_leaves_results_beside_the_job() ->
 
 
 def test_composes_containers_run_as_the_person_who_renders() -> None:
-    (own,) = rendered("compose", LARGE, PLAIN)
+    (project,) = rendered("compose", LARGE, PLAIN)
     (persons,) = rendered("compose", LARGE, Choices(image="localhost/train:1", user="1000:1001"))
 
     service = persons["services"]["algo-2"]
     validate(persons, "compose-spec.json")
     assert (service["user"], service["environment"]["HOME"]) == ("1000:1001", "/tmp")
-    assert "user" not in own["services"]["algo-2"]
+    assert "user" not in project["services"]["algo-2"]
     binds = {volume["source"] for volume in service["volumes"] if not volume.get("read_only")}
     assert binds == {folder for folder in folders(asked_in(LARGE)) if "/algo-2/" in folder or folder == "/src/kept"}
 
@@ -325,10 +327,10 @@ def test_each_host_of_a_compose_project_has_gpus_of_its_own() -> None:
 
     validate(project, "compose-spec.json")
     services = [project["services"][host] for host in ("algo-1", "algo-2", "algo-3")]
-    devices = [each["deploy"]["resources"]["reservations"]["devices"] for each in services]
-    assert [each[0]["device_ids"] for each in devices] == [["0", "1"], ["2", "3"], ["4", "5"]]
-    assert all("count" not in each[0] for each in devices)
-    assert [(each["cpus"], each["mem_limit"]) for each in services] == [(4, "8gb")] * 3
+    devices = [document["deploy"]["resources"]["reservations"]["devices"] for document in services]
+    assert [document[0]["device_ids"] for document in devices] == [["0", "1"], ["2", "3"], ["4", "5"]]
+    assert all("count" not in document[0] for document in devices)
+    assert [(document["cpus"], document["mem_limit"]) for document in services] == [(4, "8gb")] * 3
 
 
 EVERYTHING = Choices(
@@ -350,12 +352,12 @@ EVERYTHING = Choices(
 def test_pods_say_what_a_cluster_wants_to_know(kind: str) -> None:
     documents = rendered(kind, GROUPS if kind == "jobset" else SMALL + "hosts = 2\n", EVERYTHING)
 
-    for each in documents:
-        validate(each, DEFINITIONS[each["kind"]])
-    made = documents[-1]
-    assert made["metadata"]["name"].endswith("-ab12cd")
-    assert made["spec"]["ttlSecondsAfterFinished"] == 604_800
-    job = made["spec"] if kind == "job" else made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    for manifest_document in documents:
+        validate(manifest_document, DEFINITIONS[manifest_document["kind"]])
+    resource = documents[-1]
+    assert resource["metadata"]["name"].endswith("-ab12cd")
+    assert resource["spec"]["ttlSecondsAfterFinished"] == 604_800
+    job = resource["spec"] if kind == "job" else resource["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod, main = job["template"]["spec"], container(job)
     assert main["resources"] == {
         "requests": {"nvidia.com/gpu": 8, "memory": "128Gi", "cpu": 16},
@@ -396,7 +398,7 @@ def test_a_long_name_leaves_room_for_the_runs_suffix() -> None:
 
     documents = rendered("job", text, Choices(image="x", suffix="ab12cd"))
 
-    assert {each["metadata"]["name"].removesuffix("-job") for each in documents} == {"x" * 33 + "-ab12cd"}
+    assert {document["metadata"]["name"].removesuffix("-job") for document in documents} == {"x" * 33 + "-ab12cd"}
 
 
 @pytest.mark.parametrize(
@@ -443,24 +445,24 @@ def test_what_a_manifest_cannot_say_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("name", "expected"),
     [("Train_it!", "train-it"), ("2026-digits", "job-2026-digits"), ("a" * 63, "a" * 40), ("x" * 39 + "-y", "x" * 39)],
 )
-def test_any_name_of_a_job_becomes_one_that_pods_may_have(name: str, made: str) -> None:
+def test_any_name_of_a_job_becomes_one_that_pods_may_have(name: str, expected: str) -> None:
     import msgspec
 
-    asked = asked_in(SMALL)
-    asked = msgspec.structs.replace(asked, name=name)
+    job_file = asked_in(SMALL)
+    job_file = msgspec.structs.replace(job_file, name=name)
 
-    job = manifest("job", asked, PLAIN, Path("/src/job.toml"))
+    job = manifest("job", job_file, PLAIN, Path("/src/job.toml"))
 
-    assert list(yaml.safe_load_all(job))[-1]["metadata"]["name"] == made
+    assert list(yaml.safe_load_all(job))[-1]["metadata"]["name"] == expected
 
 
 def container(job: dict[str, Any]) -> dict[str, Any]:
-    (found,) = job["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (job_container,) = job["template"]["spec"]["containers"]
+    assert isinstance(job_container, dict)
+    return job_container
 
 
 def value_of(job: dict[str, Any], name: str) -> str:
@@ -476,10 +478,10 @@ def test_nothing_but_the_schemas_tests_needs_pyyaml() -> None:
         "print(text([{'a': 1}, {'b': 'x\\ny'}]), end='')\n"
     )
 
-    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
 
-    assert [json.loads(part) for part in said.split("---\n")] == [{"a": 1}, {"b": "x\ny"}]
-    assert list(yaml.safe_load_all(said)) == [{"a": 1}, {"b": "x\ny"}]
+    assert [json.loads(part) for part in output.split("---\n")] == [{"a": 1}, {"b": "x\ny"}]
+    assert list(yaml.safe_load_all(output)) == [{"a": 1}, {"b": "x\ny"}]
 
 
 def test_rules_of_the_source_are_named_where_the_code_lies_and_others_refused() -> None:
@@ -489,18 +491,18 @@ def test_rules_of_the_source_are_named_where_the_code_lies_and_others_refused() 
 
 
 def test_two_groups_never_write_into_one_folder() -> None:
-    made = rendered("jobset", GROUPS, Choices(image="x", claims={"model": "results", "output": "results/team"}))[-1]
+    resource = rendered("jobset", GROUPS, Choices(image="x", claims={"model": "results", "output": "results/team"}))[-1]
 
     folders = {
         mount["subPathExpr"]
-        for job in made["spec"]["replicatedJobs"]
+        for job in resource["spec"]["replicatedJobs"]
         for mount in container(job["template"]["spec"])["volumeMounts"]
         if "subPathExpr" in mount
     }
     assert folders == {
-        f"{above}mixed/{group}/$(JOB_COMPLETION_INDEX)/{what}"
+        f"{above}mixed/{group}/$(JOB_COMPLETION_INDEX)/{folder}"
         for group in ("cpu", "gpu")
-        for above, what in (("", "model"), ("team/", "output"))
+        for above, folder in (("", "model"), ("team/", "output"))
     }
 
 
@@ -514,23 +516,25 @@ def test_groups_that_would_have_one_name_are_refused(names: tuple[str, str]) -> 
 
 @pytest.mark.parametrize("word", ["y", "N", "1e3", "12e4567", "0o17", "+1e5", ".5e1", "1_000", "on"])
 def test_every_reader_of_yaml_takes_text_for_text(word: str) -> None:
-    made = manifest("job", asked_in(SMALL), Choices(image="x", node_labels={"pool": word}), Path("/src/job.toml"))
+    manifest_text = manifest(
+        "job", asked_in(SMALL), Choices(image="x", node_labels={"pool": word}), Path("/src/job.toml")
+    )
 
-    assert f"pool: '{word}'\n" in made
+    assert f"pool: '{word}'\n" in manifest_text
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_any_claim_is_mounted_as_a_volume_of_a_valid_name(kind: str) -> None:
     names = ["data.v1", *("c" * 60 + end for end in "12"), "d" * 253]
-    text = SMALL + "[channel]\n" + "".join(f'c{at} = "/x"\n' for at in range(len(names)))
+    text = SMALL + "[channel]\n" + "".join(f'c{index} = "/x"\n' for index in range(len(names)))
 
-    documents = rendered(kind, text, Choices(image="x", claims={f"c{at}": name for at, name in enumerate(names)}))
+    documents = rendered(kind, text, Choices(image="x", claims={f"c{index}": name for index, name in enumerate(names)}))
 
-    found = documents[-1]["spec"]
-    pod = (found if kind == "job" else found["replicatedJobs"][0]["template"]["spec"])["template"]["spec"]
-    claimed = {each["name"]: each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"][2:]}
+    spec = documents[-1]["spec"]
+    pod = (spec if kind == "job" else spec["replicatedJobs"][0]["template"]["spec"])["template"]["spec"]
+    claimed = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"][2:]}
     mounted = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"][2:]}
-    assert [claimed[mounted[f"/opt/ml/input/data/c{at}"]] for at in range(len(names))] == names
+    assert [claimed[mounted[f"/opt/ml/input/data/c{index}"]] for index in range(len(names))] == names
     assert all(re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in claimed)
 
 
@@ -566,16 +570,22 @@ def test_a_file_system_is_mounted_with_the_access_that_the_job_asks_for(access: 
     job = rendered("job", text, Choices(image="x", claims={"train": "fsx"}))[-1]["spec"]
     (project,) = rendered("compose", text, PLAIN)
 
-    at = "/opt/ml/input/data/train"
-    (mount,) = [each for each in container(job)["volumeMounts"] if each["mountPath"] == at]
-    (volume,) = [each for each in project["services"]["algo-1"]["volumes"] if each["target"] == at]
+    mount_path = "/opt/ml/input/data/train"
+    (mount,) = [
+        volume_mount for volume_mount in container(job)["volumeMounts"] if volume_mount["mountPath"] == mount_path
+    ]
+    (volume,) = [
+        service_volume
+        for service_volume in project["services"]["algo-1"]["volumes"]
+        if service_volume["target"] == mount_path
+    ]
     assert (mount.get("readOnly", False), volume.get("read_only", False)) == ((access == "ro"),) * 2
 
 
 def test_what_the_job_file_says_of_the_monitor_is_in_the_document() -> None:
-    told = document(asked_in(SMALL + "disable-profiler = true\n[profiler-rules]\nGPUMemoryIncrease = {}\n"))
+    job_document = document(asked_in(SMALL + "disable-profiler = true\n[profiler-rules]\nGPUMemoryIncrease = {}\n"))
 
-    assert (told["monitor"], told["profiler-rules"]) == (False, {"GPUMemoryIncrease": {}})
+    assert (job_document["monitor"], job_document["profiler-rules"]) == (False, {"GPUMemoryIncrease": {}})
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "[1, nan]", "{a = -inf}"])

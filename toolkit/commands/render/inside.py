@@ -1,6 +1,7 @@
 """Pure: the job file for a container, with the code in /opt/ml/code and channels in /opt/ml/input/data.
 
-A manifest contains it as input/config/job.json. It describes the same job as the user's job file.
+A manifest contains it as input/config/job.json. It describes the same job as the user's job file. Where a manifest
+has no place for a file, the command that starts `train` writes it (`start_script`).
 """
 
 import json
@@ -30,6 +31,8 @@ PLACES = {
 OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 # 120 s from SIGTERM to SIGKILL as on SageMaker, and 10 s in which `train` writes its reports.
 STOP_WITHIN_S = 130
+# The line that ends the job file in a shell script; JSON has no such line.
+END_OF_FILE = "END_OF_JOB_FILE"
 # How often a job is retried after an exit code in RETRIED.
 RETRIES = 3
 # A host vanished or was not reached, or the job was asked to stop, as pods are before they are moved. Any other failure
@@ -54,6 +57,8 @@ class Choices(Record, frozen=True, kw_only=True):
     """CPUs of each host; 0: the image's or the cluster's choice."""
     gpus: int = 0
     """GPUs of each host."""
+    gpu_type: str = ""
+    """The GPUs' type as SkyPilot and dstack know it, as "A100"; empty: any that dstack has."""
     memory: str = ""
     """Memory of each host, as "64Gi"; empty: the cluster's choice."""
     shm: str = "1Gi"
@@ -132,6 +137,58 @@ def check(job_file: JobFile) -> None:
     if job_file.rules is not None and not job_file.rules.is_relative_to(job_file.source):
         message = f"rules: expected a file in the source folder {job_file.source}, found {job_file.rules}"
         raise ContractError(message, where="job file")
+
+
+def start_script(job_file: JobFile, *, first_host: str, host_index: str, host_count: str) -> str:
+    """Return the shell script that writes the job file in a container and becomes `train`.
+
+    The three are the shell's expressions for the leader's address, this host's number from 0 and the number of hosts;
+    they are left out for a job of one host. What else the machine runs on (a pod, a node of Slurm) says nothing about
+    the job's hosts, so the platform is plain.
+    """
+    lines = ["export TOOLKIT_PLATFORM=plain"]
+    if len(job_file.hosts) > 1:
+        lines.append(f"export MASTER_ADDR={first_host} NODE_RANK={host_index} NNODES={host_count}")
+    text = json.dumps(document(job_file), indent=2, ensure_ascii=False)
+    lines += [f"mkdir -p {CONFIG}", f"cat >{CONFIG}/{FILE} <<'{END_OF_FILE}'", text, END_OF_FILE, "exec train"]
+    return "\n".join(lines) + "\n"
+
+
+def check_image(choices: Choices) -> None:
+    """Raise ContractError without an image."""
+    if not choices.image:
+        raise ContractError("expected the image that has the toolkit, found none", where="--image")
+
+
+def check_hosts_have(job_file: JobFile, *, uploads_channels: bool = False) -> None:
+    """Raise ContractError if the job needs what hosts without shared folders lack: hosts of several kinds, a folder of
+    checkpoints, or (unless the tool uploads them) channels that are folders of this machine."""
+    if len(job_file.groups) > 1:
+        message = f"expected one instance group, found {len(job_file.groups)}"
+        raise ContractError(
+            message, where="job file", hint="Of the manifests, jobset alone has hosts of several kinds."
+        )
+    if job_file.checkpoints is not None:
+        hint = "Set TOOLKIT_CHECKPOINT_URI in the job file's env to keep checkpoints in storage (docs/storage.md)."
+        message = f"checkpoints: expected none, found {job_file.checkpoints}, which the job's hosts do not have"
+        raise ContractError(message, where="job file", hint=hint)
+    for channel in job_file.channels:
+        if not channel.uri and not uploads_channels:
+            message = f"channel {channel.name}: expected an address in storage, found {channel.folder}"
+            hint = "Copy it to storage and name it as s3://BUCKET/KEY: `train` fetches it."
+            raise ContractError(message, where="job file", hint=hint)
+
+
+def mebibytes(size: str) -> int:
+    """Return *size*, as 64Gi, in MiB, at least 1."""
+    kibibytes: int = int(size[:-2]) * 1024 ** "KMGT".index(size[-2])
+    return max(1, kibibytes // 1024)
+
+
+def lower_name(job_file: JobFile, most: int) -> str:
+    """Return the job's name in lower case, with - for all else than letters and digits, at most *most* characters."""
+    name = re.sub("[^a-z0-9]+", "-", job_file.name.lower())[:most].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}"[:most].strip("-")
 
 
 def channel_keys(job_file: JobFile) -> dict[str, str]:

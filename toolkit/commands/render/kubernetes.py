@@ -40,6 +40,12 @@ LIVENESS = {
     "failureThreshold": 5,
 }
 
+# A JobSet restarts as a whole, but for a failure that the pods' policy calls final.
+FAILURE_POLICY = {
+    "maxRestarts": RETRIES,
+    "rules": [{"name": "notWorthARetry", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+}
+
 
 def job(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return the config map with the job file, the service (for several hosts) and the Indexed Job.
@@ -50,19 +56,19 @@ def job(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     if len(job_file.groups) > 1:
         message = f"expected one instance group, found {len(job_file.groups)}"
         raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
-    name = _name(job_file, choices)
-    config = _build_config_map(job_file, name)
+    name = choose_name(job_file, choices)
+    config = build_config_map(job_file, name)
     count = len(job_file.hosts)
     hosts = f"{name}-{_format_range(count)}.{name}" if count > 1 else ""
     own_host = f"{name}-$({INDEX}).{name}" if count > 1 else ""
-    template = _build_pod_template(job_file, choices, name, hosts, own_host)
+    template = build_pod_template(job_file, choices, name, hosts, own_host)
     if count > 1:
         template["spec"]["subdomain"] = name
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": _build_job_spec(job_file, count, template, retries=RETRIES * count),
+        "spec": build_job_spec(job_file, count, template, retries=RETRIES * count),
     }
     return config, *((_build_service(name),) if count > 1 else ()), manifest
 
@@ -73,8 +79,8 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     Raises:
         ContractError: no image is given, a channel has no claim, or two groups would have one name.
     """
-    name = _name(job_file, choices)
-    config = _build_config_map(job_file, name)
+    name = choose_name(job_file, choices)
+    config = build_config_map(job_file, name)
     groups = [
         (group_name, len(group.hosts), group)
         for group_name, group in zip(_choose_group_names(job_file), job_file.groups, strict=True)
@@ -84,12 +90,12 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     jobs = []
     for group, count, described in groups:
         own_host = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _build_pod_template(job_file, choices, name, hosts, own_host, group=group if len(groups) > 1 else "")
+        template = build_pod_template(job_file, choices, name, hosts, own_host, group=group if len(groups) > 1 else "")
         if described.instance_type != "local":
             labels = template["spec"].setdefault("nodeSelector", {})
             labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)
         # The JobSet retries as a whole, with all hosts.
-        job_spec = _build_job_spec(job_file, count, template, retries=0)
+        job_spec = build_job_spec(job_file, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -98,19 +104,14 @@ def jobset(job_file: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         "spec": {
             "ttlSecondsAfterFinished": KEPT_S,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "failurePolicy": {
-                "maxRestarts": RETRIES,
-                "rules": [
-                    {"name": "notWorthARetry", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-                ],
-            },
+            "failurePolicy": FAILURE_POLICY,
             "replicatedJobs": jobs,
         },
     }
     return config, manifest
 
 
-def _name(job_file: JobFile, choices: Choices) -> str:
+def choose_name(job_file: JobFile, choices: Choices) -> str:
     """Return the job's name, with the run's suffix, as a DNS label that leaves room for suffixes of pods."""
     suffix = f"-{choices.suffix}" if choices.suffix else ""
     name = re.sub("[^a-z0-9]+", "-", job_file.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
@@ -134,7 +135,7 @@ def _format_range(count: int) -> str:
     return f"[0-{count - 1}]" if count > 1 else "0"
 
 
-def _build_config_map(job_file: JobFile, name: str) -> dict[str, Any]:
+def build_config_map(job_file: JobFile, name: str) -> dict[str, Any]:
     text = json.dumps(document(job_file), indent=2, ensure_ascii=False) + "\n"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-job"}, "data": {FILE: text}}
 
@@ -153,7 +154,7 @@ def _build_service(name: str) -> dict[str, Any]:
     }
 
 
-def _build_job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
+def build_job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
@@ -164,7 +165,11 @@ def _build_job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, 
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": "train", "operator": "NotIn", "values": list(RETRIED)},
+                    "onExitCodes": {
+                        "containerName": template["spec"]["containers"][0]["name"],
+                        "operator": "NotIn",
+                        "values": list(RETRIED),
+                    },
                 },
             ]
         },
@@ -177,7 +182,7 @@ def _build_job_spec(job_file: JobFile, count: int, template: dict[str, Any], *, 
     return spec
 
 
-def _build_pod_template(
+def build_pod_template(
     job_file: JobFile, choices: Choices, name: str, hosts: str, own_host: str, *, group: str = ""
 ) -> dict[str, Any]:
     """Return the pods' template. *own_host*: this host's name among *hosts*; both are empty for a single host. *group*:

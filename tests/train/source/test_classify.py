@@ -57,13 +57,15 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("files", "entry", "kind", "named"), KINDS, ids=[f"{row[1]} as {row[2]}" for row in KINDS])
+@pytest.mark.parametrize(
+    ("files", "entry", "kind", "expected_entry"), KINDS, ids=[f"{row[1]} as {row[2]}" for row in KINDS]
+)
 def test_the_kind_follows_from_the_entry_and_what_is_there(
-    tmp_path: Path, files: list[str], entry: str, kind: str, named: str
+    tmp_path: Path, files: list[str], entry: str, kind: str, expected_entry: str
 ) -> None:
     script = classify(lay(tmp_path, *files), entry, None, "json")
 
-    assert (script.kind, script.entry) == (kind, named)
+    assert (script.kind, script.entry) == (kind, expected_entry)
     assert (script.folder, script.argument_style) == (tmp_path, "json")
 
 
@@ -78,9 +80,25 @@ def test_names_that_may_be_started(entry: str) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        *("", ".", "a/", "a//b.py", "./train.py", "a/./b.py", "../train.py", "a/../b.py", "/opt/ml/code/train.py"),
-        *("-c", "--version", "train.py;ls", "$(ls).py", "my train.py", "trän.py", "a\\b.py", "~/a.py"),
-        *("tr\nain.py", "train.py\n"),
+        "",
+        ".",
+        "a/",
+        "a//b.py",
+        "./train.py",
+        "a/./b.py",
+        "../train.py",
+        "a/../b.py",
+        "/opt/ml/code/train.py",
+        "-c",
+        "--version",
+        "train.py;ls",
+        "$(ls).py",
+        "my train.py",
+        "trän.py",
+        "a\\b.py",
+        "~/a.py",
+        "tr\nain.py",
+        "train.py\n",
     ],
 )
 def test_names_that_may_not_be_started_are_refused_with_the_name(entry: str) -> None:
@@ -125,7 +143,7 @@ UNSAID = "expected a script that says what runs it, found {}: not named .py or .
 
 
 @pytest.mark.parametrize(
-    ("entry", "mode", "found", "hint"),
+    ("entry", "mode", "message", "hint"),
     [
         (
             "train.PY",
@@ -146,7 +164,7 @@ UNSAID = "expected a script that says what runs it, found {}: not named .py or .
     ],
 )
 def test_text_that_does_not_say_what_runs_it_is_not_given_to_a_shell(
-    tmp_path: Path, entry: str, mode: int, found: str, hint: str
+    tmp_path: Path, entry: str, mode: int, message: str, hint: str
 ) -> None:
     lay(tmp_path, f"{entry}={PYTHON_CODE}")
     (tmp_path / entry).chmod(mode)
@@ -154,7 +172,7 @@ def test_text_that_does_not_say_what_runs_it_is_not_given_to_a_shell(
     with pytest.raises(UserError) as caught:
         classify(tmp_path, entry, None, "sagemaker")
 
-    assert caught.value.message.startswith(found)
+    assert caught.value.message.startswith(message)
     assert caught.value.hint.startswith(hint)
 
 
@@ -205,8 +223,8 @@ def test_a_long_list_of_files_is_cut_and_caches_are_left_out(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         classify(tmp_path, "nothing-alike", None, "sagemaker")
 
-    shown = ", ".join(f"f{number:02}.py" for number in range(10))
-    assert caught.value.message.endswith(f"which holds {shown}, ...")
+    listing = ", ".join(f"f{number:02}.py" for number in range(10))
+    assert caught.value.message.endswith(f"which holds {listing}, ...")
 
 
 @pytest.mark.parametrize("entry", [None, ""])
@@ -301,13 +319,15 @@ def test_a_shell_script_with_windows_line_ends_says_where_and_how_to_mend_it(
 ) -> None:
     (tmp_path / name).write_bytes(text)
 
-    found = classify(tmp_path, name, None, "sagemaker").flaw
+    found_flaw = classify(tmp_path, name, None, "sagemaker").flaw
 
-    assert bool(found) == bool(flaw)
-    assert found.startswith(flaw)
-    if found:
+    assert bool(found_flaw) == bool(flaw)
+    assert found_flaw.startswith(flaw)
+    if found_flaw:
         subprocess.run(
-            found.partition(": ")[2].partition("as: ")[2] or found.partition(": ")[2], shell=True, cwd=tmp_path
+            found_flaw.partition(": ")[2].partition("as: ")[2] or found_flaw.partition(": ")[2],
+            shell=True,
+            cwd=tmp_path,
         )
         assert classify(tmp_path, name, None, "sagemaker").flaw == ""
 

@@ -20,8 +20,8 @@ Said = Callable[[], list[str]]
 
 
 @pytest.fixture
-def said(capfd: pytest.CaptureFixture[str]) -> Said:
-    """What the log said since it was last asked."""
+def read_log(capfd: pytest.CaptureFixture[str]) -> Said:
+    """Return the lines of the log since the last call."""
     return lambda: capfd.readouterr().err.splitlines()
 
 
@@ -139,14 +139,14 @@ def test_network_isolation_names_the_archive_by_its_usual_path(
 
 
 def test_the_code_channel_stands_in_for_s3(
-    make_job: MakeJob, folders: Folders, source: Path, log: Log, said: Said
+    make_job: MakeJob, folders: Folders, source: Path, log: Log, read_log: Said
 ) -> None:
     archive = packed(source, folders.data / "code" / "sourcedir.tar.gz")
 
     place(make_job("s3://bucket/sourcedir.tar.gz"), log)
 
     assert files(folders.code) == SUBMITTED
-    assert said()[0] == f"[toolkit] the source is taken from {archive}, not from s3://bucket/sourcedir.tar.gz"
+    assert read_log()[0] == f"[toolkit] the source is taken from {archive}, not from s3://bucket/sourcedir.tar.gz"
 
 
 def test_s3_is_left_to_the_process_that_fetches_it(make_job: MakeJob, folders: Folders, log: Log) -> None:
@@ -180,7 +180,7 @@ def test_a_source_that_is_not_there_is_named_with_its_key(
 
 @pytest.mark.parametrize("uri", [None, "", " ", "{code}", "file://{code}", "{code}/../code/", "/opt/ml/code"])
 def test_code_in_place_is_left_alone(
-    make_job: MakeJob, folders: Folders, log: Log, said: Said, uri: str | None
+    make_job: MakeJob, folders: Folders, log: Log, read_log: Said, uri: str | None
 ) -> None:
     fill(folders.code, train="image")
 
@@ -188,7 +188,7 @@ def test_code_in_place_is_left_alone(
 
     assert files(folders.code) == {"train.py": "image"}
     assert not (folders.code / MARKER).exists()
-    assert said() == []
+    assert read_log() == []
 
 
 def test_a_code_folder_reached_by_a_link_is_in_place(
@@ -203,7 +203,7 @@ def test_a_code_folder_reached_by_a_link_is_in_place(
 
 
 def test_the_submitted_source_wins_unmixed_and_one_line_says_over_what(
-    make_job: MakeJob, folders: Folders, source: Path, log: Log, said: Said
+    make_job: MakeJob, folders: Folders, source: Path, log: Log, read_log: Said
 ) -> None:
     fill(folders.code, train="image", util="image", alpha="image")
     fill(folders.code / "pkg", model="image", extra="image")
@@ -219,7 +219,7 @@ def test_the_submitted_source_wins_unmixed_and_one_line_says_over_what(
         "pkg/model.py": "image",
         "pkg/extra.py": "image",
     }
-    assert said() == [
+    assert read_log() == [
         f"[toolkit] warning: {folders.code} held 5 files that were not submitted (alpha.py, pkg, train.py, ...): "
         f"moved to {aside}, {source} replaces them",
         f"[toolkit] {source} is in {folders.code}",
@@ -227,7 +227,7 @@ def test_the_submitted_source_wins_unmixed_and_one_line_says_over_what(
 
 
 def test_a_second_run_in_the_same_container_starts_clean_and_quiet(
-    make_job: MakeJob, folders: Folders, source: Path, log: Log, said: Said
+    make_job: MakeJob, folders: Folders, source: Path, log: Log, read_log: Said
 ) -> None:
     place(make_job(str(source)), log)
     (folders.code / "train.py").write_text("changed by the first run")
@@ -235,12 +235,12 @@ def test_a_second_run_in_the_same_container_starts_clean_and_quiet(
     fill(folders.code / "job.egg-info", pip="pip")
     (source / "pkg/model.py").unlink()
     (source / "new.py").write_text("submitted")
-    said()
+    read_log()
 
     place(make_job(str(source)), log)
 
     assert files(folders.code) == {"train.py": "submitted", "new.py": "submitted"}
-    assert said() == [f"[toolkit] {source} is in {folders.code}"]
+    assert read_log() == [f"[toolkit] {source} is in {folders.code}"]
     assert not (folders.scratch / "replaced-code").exists()
 
 
@@ -356,7 +356,7 @@ def test_a_source_within_the_code_folder_that_would_replace_itself_is_refused(
 
 
 def test_links_within_the_source_stay_links_and_others_are_followed(
-    make_job: MakeJob, folders: Folders, source: Path, tmp_path: Path, log: Log, said: Said
+    make_job: MakeJob, folders: Folders, source: Path, tmp_path: Path, log: Log, read_log: Said
 ) -> None:
     fill(tmp_path / "elsewhere", shared="shared")
     (source / "again.py").symlink_to("train.py")
@@ -375,7 +375,7 @@ def test_links_within_the_source_stay_links_and_others_are_followed(
     assert (code / "pkg" / "up.py").readlink() == Path("../train.py")
     assert not (code / "shared").is_symlink()
     assert (code / "shared" / "shared.py").read_text() == "shared"
-    assert [line for line in said() if "left out" in line] == [
+    assert [line for line in read_log() if "left out" in line] == [
         f"[toolkit] warning: {source}/dead: expected a file or folder, found a link to nothing; it is left out",
         f"[toolkit] warning: {source}/fifo: expected a file or folder, found something else; it is left out",
         f"[toolkit] warning: {source}/round: expected a file or folder, found a link to nothing; it is left out",

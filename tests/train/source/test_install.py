@@ -13,8 +13,9 @@ import pytest
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.plan import Phase
-from toolkit.train.source import install
-from toolkit.train.source.install import in_container, phase, remember
+from toolkit.train.source import install, installer
+from toolkit.train.source.install import phase, remember
+from toolkit.train.source.installer import in_container
 
 MakeJob = Callable[..., Job]
 Kind = Literal["program", "module", "package", "command", "plugin"]
@@ -30,15 +31,15 @@ def script(folder: Path, kind: Kind = "program") -> Script:
     return Script(entry="train.py", kind=kind, folder=folder)
 
 
-def must(found: Phase | None) -> Phase:
-    assert found is not None
-    return found
+def must(planned: Phase | None) -> Phase:
+    assert planned is not None
+    return planned
 
 
 def stamp(job: Job) -> Path:
-    found = must(phase(job)).skip_if
-    assert found is not None
-    return found
+    planned = must(phase(job)).skip_if
+    assert planned is not None
+    return planned
 
 
 OPTIONS = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off")
@@ -55,7 +56,7 @@ def test_requirements_that_the_job_does_not_ask_for_are_left_alone(make_job: Mak
 
 
 @pytest.mark.parametrize(
-    ("kind", "requirements", "wanted", "failure"),
+    ("kind", "requirements", "packages", "failure"),
     [
         ("program", True, ("-r", "requirements.txt"), "InstallRequirementsError"),
         ("module", True, ("-r", "requirements.txt"), "InstallRequirementsError"),
@@ -65,16 +66,16 @@ def test_requirements_that_the_job_does_not_ask_for_are_left_alone(make_job: Mak
     ],
 )
 def test_pip_is_asked_for_what_the_kind_needs(
-    make_job: MakeJob, code: Path, kind: Kind, requirements: bool, wanted: tuple[str, ...], failure: str
+    make_job: MakeJob, code: Path, kind: Kind, requirements: bool, packages: tuple[str, ...], failure: str
 ) -> None:
     if requirements:
         (code / "requirements.txt").write_text("numpy\n")
 
-    found = must(phase(make_job(script=script(code, kind), interpreter="/opt/python")))
+    planned = must(phase(make_job(script=script(code, kind), interpreter="/opt/python")))
 
-    assert found.main.argv == ("/opt/python", *OPTIONS, *wanted)
-    assert found.main.cwd == code
-    assert found.failure == failure
+    assert planned.main.argv == ("/opt/python", *OPTIONS, *packages)
+    assert planned.main.cwd == code
+    assert planned.failure == failure
 
 
 @pytest.mark.parametrize("kind", ["program", "module", "command"])
@@ -87,7 +88,7 @@ def test_nothing_asked_for_is_no_phase(make_job: MakeJob, code: Path, kind: Kind
 
 
 @pytest.mark.parametrize(
-    ("lay", "found"),
+    ("lay", "reason"),
     [
         (lambda place: place.mkdir(), "a folder"),
         (lambda place: os.mkfifo(place), "a FIFO"),
@@ -99,14 +100,14 @@ def test_nothing_asked_for_is_no_phase(make_job: MakeJob, code: Path, kind: Kind
     ids=["folder", "FIFO", "link"],
 )
 def test_requirements_that_are_no_file_are_an_error(
-    make_job: MakeJob, code: Path, lay: Callable[[Path], None], found: str
+    make_job: MakeJob, code: Path, lay: Callable[[Path], None], reason: str
 ) -> None:
     lay(code / "requirements.txt")
 
     with pytest.raises(UserError) as caught:
         phase(make_job(script=script(code)))
 
-    assert caught.value.message == f"expected a file, found {found}"
+    assert caught.value.message == f"expected a file, found {reason}"
     assert caught.value.where == str(code / "requirements.txt")
 
 
@@ -121,11 +122,11 @@ def test_the_users_environment_wins_over_ours(make_job: MakeJob, code: Path) -> 
     job = make_job(script=script(code))
     chosen = {"PIP_ROOT_USER_ACTION": "warn", "PIP_INDEX_URL": "https://index.example"}
 
-    ours = must(phase(job)).main.environ
+    environ = must(phase(job)).main.environ
     theirs = must(phase(msgspec.structs.replace(job, environ=chosen))).main.environ
 
     container = {"PIP_BREAK_SYSTEM_PACKAGES": "1"} if in_container({}) else {}
-    assert ours == {"PATH": "/usr/bin", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **container}
+    assert environ == {"PATH": "/usr/bin", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **container}
     assert theirs == {"PYTHONUNBUFFERED": "1", **container, **chosen}
 
 
@@ -139,18 +140,20 @@ class Environment:
             (folder / "bin/uv").write_text("")
             (folder / "bin/uv").chmod(0o755)
         monkeypatch.setattr("toolkit.train.source.packages.is_there", lambda module, _job: module in beside)
-        monkeypatch.setattr(install, "_bundled_pip", lambda: folder / "pip-26.whl" if "wheel" in beside else None)
+        monkeypatch.setattr(installer, "bundled_pip", lambda: folder / "pip-26.whl" if "wheel" in beside else None)
+        monkeypatch.setattr(installer, "_places_that_uv_misses", lambda: iter(()))
 
 
 @pytest.mark.parametrize(
     ("beside", "command"),
     [
-        (("pip", "wheel", "uv"), ("PYTHON", *OPTIONS)),
-        (("wheel", "uv"), ("PYTHON", "FOLDER/pip-26.whl/pip", *OPTIONS[2:])),
+        (("pip", "wheel", "uv"), ("FOLDER/bin/uv", "pip", "install", "--no-progress", "--python", "PYTHON")),
+        (("pip", "wheel"), ("PYTHON", *OPTIONS)),
+        (("wheel",), ("PYTHON", "FOLDER/pip-26.whl/pip", *OPTIONS[2:])),
         (("uv",), ("FOLDER/bin/uv", "pip", "install", "--no-progress", "--python", "PYTHON")),
     ],
 )
-def test_an_environment_without_pip_is_served_by_pythons_own_or_by_uv(
+def test_uv_installs_where_it_is_else_pip_else_the_pip_that_python_brings(
     make_job: MakeJob,
     code: Path,
     tmp_path: Path,
@@ -165,10 +168,11 @@ def test_an_environment_without_pip_is_served_by_pythons_own_or_by_uv(
 
     main = must(phase(job)).main
 
-    named = (word.replace("PYTHON", job.interpreter).replace("FOLDER", str(tmp_path)) for word in command)
-    assert main.argv == (*named, "-r", "requirements.txt")
+    words = (word.replace("PYTHON", job.interpreter).replace("FOLDER", str(tmp_path)) for word in command)
+    argv = tuple(word for word in main.argv if word != "--break-system-packages")  # In a container.
+    assert argv == (*words, "-r", "requirements.txt")
     assert main.masked
-    assert ("UV_DEFAULT_INDEX" in main.environ) == (beside == ("uv",))
+    assert ("UV_DEFAULT_INDEX" in main.environ) == ("uv" in beside)
 
 
 def test_where_nothing_can_install_it_is_said_before_the_start(
@@ -182,7 +186,7 @@ def test_where_nothing_can_install_it_is_said_before_the_start(
 
 
 def test_the_pip_that_python_brings_is_a_file_that_runs() -> None:
-    wheel = install._bundled_pip()
+    wheel = installer.bundled_pip()
     if wheel is None:
         pytest.skip("this Python has no ensurepip (Debian: python3-venv)")
 
@@ -229,11 +233,11 @@ def test_the_stamp_stands_for_all_that_requirements_name(
 ) -> None:
     write(code, BEFORE)
     job = make_job(script=script(code))
-    before = stamp(job)
+    first_stamp = stamp(job)
 
     write(code, change)
 
-    assert (stamp(job) == before) is same
+    assert (stamp(job) == first_stamp) is same
 
 
 PACKAGE_CHANGES: dict[str, tuple[dict[str, str], bool]] = {
@@ -254,12 +258,12 @@ def test_the_stamp_of_a_package_stands_for_its_content(
     write(code, {"pyproject.toml": "[build-system]\nrequires=[]\n[project]\nname='x'\n", "pkg/train.py": "second"})
     os.utime(code / "pkg/train.py", (0, 0))
     job = make_job(script=script(code, "package"))
-    before = stamp(job)
+    first_stamp = stamp(job)
 
     write(code, change)
     os.utime(code / "pkg/train.py", (0, 0))
 
-    assert (stamp(job) == before) is same
+    assert (stamp(job) == first_stamp) is same
 
 
 def test_another_interpreter_has_another_stamp(make_job: MakeJob, code: Path, tmp_path: Path) -> None:
@@ -278,11 +282,11 @@ def test_another_interpreter_has_another_stamp(make_job: MakeJob, code: Path, tm
 def test_requirements_that_include_each_other_end(make_job: MakeJob, code: Path) -> None:
     write(code, {"requirements.txt": "-r other.txt\n", "other.txt": "-rrequirements.txt\nnumpy\n"})
     job = make_job(script=script(code))
-    before = stamp(job)
+    first_stamp = stamp(job)
 
     write(code, {"other.txt": "-rrequirements.txt\nscipy\n"})
 
-    assert stamp(job) != before
+    assert stamp(job) != first_stamp
 
 
 def test_requirements_that_name_the_whole_file_system_are_pips_to_judge(
@@ -291,23 +295,25 @@ def test_requirements_that_name_the_whole_file_system_are_pips_to_judge(
     """They were read through, /proc/kmsg too, which waits for the kernel's next word."""
     monkeypatch.setattr(install, "MOST_FILES", 50)
     (code / "requirements.txt").write_text("/\n")
-    whole = must(phase(make_job(script=script(code))))
+    planned = must(phase(make_job(script=script(code))))
     (code / "requirements.txt").write_text("/proc/kmsg\n")
     kernel = must(phase(make_job(script=script(code))))
 
-    assert whole.skip_if is None
+    assert planned.skip_if is None
     assert kernel.skip_if is not None
 
 
 def test_a_long_chain_of_includes_counts_to_its_end(make_job: MakeJob, code: Path) -> None:
-    write(code, {"requirements.txt": "-r 0.txt\n", **{f"{at}.txt": f"-r {at + 1}.txt\n" for at in range(2000)}})
+    write(
+        code, {"requirements.txt": "-r 0.txt\n", **{f"{index}.txt": f"-r {index + 1}.txt\n" for index in range(2000)}}
+    )
     write(code, {"2000.txt": "numpy\n"})
     job = make_job(script=script(code))
-    before = stamp(job)
+    first_stamp = stamp(job)
 
     write(code, {"2000.txt": "scipy\n"})
 
-    assert stamp(job) != before
+    assert stamp(job) != first_stamp
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
@@ -321,10 +327,10 @@ def test_requirements_are_read_by_their_byte_order_mark_as_pip_does(
     (code / "requirements.txt").write_bytes(mark + "./local\n".encode(encoding))
     write(code, {"local/setup.py": "setup()"})
     job = make_job(script=script(code))
-    before = stamp(job)
+    first_stamp = stamp(job)
     write(code, {"local/setup.py": "setup(1)"})
 
-    assert stamp(job) != before
+    assert stamp(job) != first_stamp
 
 
 @pytest.mark.parametrize(
@@ -451,8 +457,8 @@ def test_pip_may_install_into_a_containers_own_python_unless_the_user_forbids(ma
     forbidden = {**inside, "PIP_BREAK_SYSTEM_PACKAGES": "0"}
     job = make_job(script=script(code))
 
-    ours = must(phase(msgspec.structs.replace(job, environ=inside))).main.environ
+    environ = must(phase(msgspec.structs.replace(job, environ=inside))).main.environ
     theirs = must(phase(msgspec.structs.replace(job, environ=forbidden))).main.environ
 
-    assert ours["PIP_BREAK_SYSTEM_PACKAGES"] == "1"
+    assert environ["PIP_BREAK_SYSTEM_PACKAGES"] == "1"
     assert theirs["PIP_BREAK_SYSTEM_PACKAGES"] == "0"

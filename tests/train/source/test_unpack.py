@@ -64,7 +64,7 @@ def into(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path) -> None:
-    """What an escaping member would find: a neighbour of the target, and one two floors up."""
+    """The targets of an escaping member: a neighbour of the target, and one two floors up."""
     (tmp_path / "in").mkdir()
     (tmp_path / "victim").write_text("untouched")
     (tmp_path / "in" / "victim").write_text("untouched")
@@ -190,18 +190,18 @@ def test_a_hostile_archive_is_refused_by_member_and_changes_nothing_outside(
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"), [(0o7777, 0o755), (0o4755, 0o755), (0o2664, 0o644), (0o1600, 0o600), (0, 0o600)]
+    ("stored_mode", "expected"), [(0o7777, 0o755), (0o4755, 0o755), (0o2664, 0o644), (0o1600, 0o600), (0, 0o600)]
 )
 def test_setuid_setgid_and_sticky_bits_and_others_writing_are_stripped(
-    archive: Path, into: Path, given: int, seen: int
+    archive: Path, into: Path, stored_mode: int, expected: int
 ) -> None:
     member = folder("dir")
     member[0].mode = 0o7777
-    archive.write_bytes(tar_of(file("tool", mode=given), member))
+    archive.write_bytes(tar_of(file("tool", mode=stored_mode), member))
 
     unpack(archive, into)
 
-    assert stat.S_IMODE((into / "tool").stat().st_mode) == seen
+    assert stat.S_IMODE((into / "tool").stat().st_mode) == expected
     assert stat.S_IMODE((into / "dir").stat().st_mode) & 0o7022 == 0
 
 
@@ -264,7 +264,7 @@ def zipped() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "reason"),
     [
         (b"", "an empty file"),
         (b"import torch\n" * 100, "a file that begins b'import torch\\nimp'"),
@@ -273,13 +273,13 @@ def zipped() -> bytes:
         (b"\x1f\x8bgarbage", "gzip data"),
     ],
 )
-def test_what_is_no_tar_is_named_as_what_it_is(archive: Path, into: Path, content: bytes, found: str) -> None:
+def test_what_is_no_tar_is_named_as_what_it_is(archive: Path, into: Path, content: bytes, reason: str) -> None:
     archive.write_bytes(content)
 
     with pytest.raises(UserError, match=r"expected a tar archive \(plain, gzip, bzip2 or xz\), found") as caught:
         unpack(archive, into)
 
-    assert found in caught.value.message
+    assert reason in caught.value.message
     assert not is_tar(archive)
 
 
@@ -293,8 +293,8 @@ STRIDE = 512 + -(-len(NOISE) // 512) * 512
 def test_a_truncated_archive_is_said_to_be_cut_short(
     archive: Path, into: Path, pressed: Callable[[bytes], bytes], part: float
 ) -> None:
-    whole = pressed(WHOLE)
-    archive.write_bytes(whole[: int(len(whole) * part) - 4])
+    packed = pressed(WHOLE)
+    archive.write_bytes(packed[: int(len(packed) * part) - 4])
 
     with pytest.raises(UserError, match=r"damaged or cut short|found (gzip|bzip2|xz) data"):
         unpack(archive, into)
@@ -420,8 +420,8 @@ def test_extended_headers_without_measure_are_damage(archive: Path, into: Path) 
     content = b"11 path=abc"[:10] + b"\n"
     chained = tarfile.TarInfo("x")
     chained.type, chained.size = tarfile.XHDTYPE, len(content)
-    one = chained.tobuf(tarfile.GNU_FORMAT) + content.ljust(512, b"\0")
-    archive.write_bytes(one * 2_000)
+    block = chained.tobuf(tarfile.GNU_FORMAT) + content.ljust(512, b"\0")
+    archive.write_bytes(block * 2_000)
     with pytest.raises(UserError, match=r"damaged|too many extended headers"):
         unpack(archive, into)
 
@@ -480,8 +480,8 @@ def test_backslashes_lead_nowhere_else(
     assert (tmp_path / "victim").read_text() == (tmp_path / "in" / "victim").read_text() == "untouched"
 
 
-@pytest.mark.parametrize(("kind", "named"), [("fifo", "a FIFO"), ("/dev/zero", "a device"), ("socket", None)])
-def test_what_is_no_file_is_refused_without_waiting(archive: Path, into: Path, kind: str, named: str | None) -> None:
+@pytest.mark.parametrize(("kind", "reason"), [("fifo", "a FIFO"), ("/dev/zero", "a device"), ("socket", None)])
+def test_what_is_no_file_is_refused_without_waiting(archive: Path, into: Path, kind: str, reason: str | None) -> None:
     if kind == "fifo":
         os.mkfifo(archive)
     elif kind == "socket":
@@ -490,7 +490,7 @@ def test_what_is_no_file_is_refused_without_waiting(archive: Path, into: Path, k
     else:
         archive.symlink_to(kind)
 
-    with pytest.raises(UserError if named else PlatformError, match=named or "No such device"):
+    with pytest.raises(UserError if reason else PlatformError, match=reason or "No such device"):
         unpack(archive, into)
 
 
@@ -562,7 +562,7 @@ MEMBERS = st.one_of(
 
 
 @given(members=st.lists(MEMBERS, min_size=1, max_size=8))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_mixture_of_members_leaves_the_target(
     tmp_path_factory: pytest.TempPathFactory, members: list[tuple[tarfile.TarInfo, bytes]]
 ) -> None:

@@ -5,7 +5,7 @@ from toolkit.train.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("text", "words"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "batch size"),
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", "--shm-size"),
@@ -58,9 +58,9 @@ from toolkit.train.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_
         ("Address already in use", "MASTER_PORT"),
     ],
 )
-def test_known_causes_get_one_line_of_advice(said: str, words: str) -> None:
-    assert words in find_advice(said)
-    assert bool(words) == bool(find_advice(said))
+def test_known_causes_get_one_line_of_advice(text: str, words: str) -> None:
+    assert words in find_advice(text)
+    assert bool(words) == bool(find_advice(text))
 
 
 def test_every_row_can_be_found_and_fits_a_line() -> None:
@@ -96,10 +96,10 @@ def test_what_lasts_is_told_also_where_it_was_handled(handled: str) -> None:
 
 
 def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
-    where = {"pkg": "/opt/ml/code/src/pkg"}
+    locations = {"pkg": "/opt/ml/code/src/pkg"}
 
     def path_of(name: str) -> str:
-        return where.get(name, "")
+        return locations.get(name, "")
 
     assert "/opt/ml/code/src on Python's path" in advise_own_module(
         "ModuleNotFoundError: No module named 'pkg'", path_of
@@ -113,7 +113,7 @@ def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:1",
         "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
@@ -126,12 +126,12 @@ def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
         "RemoteStepError: the step failed on rank 1: OutOfMemoryError: CUDA error: out of memory",
     ],
 )
-def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
-    assert is_collateral(said)
+def test_the_echo_of_another_ranks_end_is_known(text: str) -> None:
+    assert is_collateral(text)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "ValueError: bad batch",
         "CUDA out of memory",
@@ -144,8 +144,8 @@ def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/device.cc:80] bind: Address already in use",
     ],
 )
-def test_a_cause_of_its_own_is_no_echo(said: str) -> None:
-    assert not is_collateral(said)
+def test_a_cause_of_its_own_is_no_echo(text: str) -> None:
+    assert not is_collateral(text)
 
 
 def test_every_row_of_echoes_is_in_lower_case() -> None:

@@ -1,4 +1,4 @@
-"""What is told of a process that failed: by what the start-up hook noted, and by where it spoke last."""
+"""The cause of a process's failure: from the rank hook's note, and from the process's last words."""
 
 import signal
 from typing import Literal
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.train.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
-from tests.train.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
+from tests.train.verdict.test_judge import ABRT, SAGEMAKER, TERM, make_phase_end, process
 from tests.train.verdict.test_traceback import CHAINED, GROUP, OTHER, PLAIN
 from toolkit.job.cause import Evidence
 from toolkit.job.outcome import Outcome, PhaseEnd
@@ -37,7 +37,7 @@ def script(
     last_on: Literal["stderr", "stdout", "both"] = "stderr",
 ) -> PhaseEnd:
     return msgspec.structs.replace(
-        seen(process("script", 5, how)),
+        make_phase_end(process("script", 5, how)),
         tails={"script": (stderr.encode(), stdout.encode())},
         last_on={"script": last_on},
         exceptions={} if raised is None else {"script": raised},
@@ -49,7 +49,7 @@ def judged(*of: object, **more: object) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("ended", "grounds"),
+    ("phase_end", "grounds"),
     [
         (script(7), "exit_code"),
         (script(7, "no such shard"), "output"),
@@ -62,8 +62,8 @@ def judged(*of: object, **more: object) -> Outcome:
         (script(ABRT, ABORTED), "error"),
     ],
 )
-def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(ended: PhaseEnd, grounds: Evidence) -> None:
-    assert judge(SAGEMAKER, ended).cause.evidence == grounds
+def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(phase_end: PhaseEnd, grounds: Evidence) -> None:
+    assert judge(SAGEMAKER, phase_end).cause.evidence == grounds
 
 
 def test_a_long_message_hides_neither_type_nor_place() -> None:
@@ -260,9 +260,9 @@ def test_a_warning_is_the_cause_only_where_nothing_else_was_said(warning: str) -
 def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:
     outcome = judged(ABRT, "epoch 1\n" + GLOO + ABORTED)
 
-    first, what, frames = outcome.cause.message.splitlines()
+    first, reason, frames = outcome.cause.message.splitlines()
     assert first.startswith("script was killed by SIGABRT (signal 6); terminate called after throwing an instance of")
-    assert "200 vs 100" in what
+    assert "200 vs 100" in reason
     assert frames.endswith("called from /opt/ml/code/train.py:6 in step")
     assert outcome.cause.primary
 
@@ -272,7 +272,7 @@ def test_a_shell_around_the_crash_changes_nothing_but_who_ended() -> None:
 
 
 def test_a_rank_that_crashed_because_it_lost_its_peer_is_not_the_cause() -> None:
-    ranks = seen(process("rank 0", 4, ABRT), process("rank 1", 5, 3), process("torchrun", 6, 1))
+    ranks = make_phase_end(process("rank 0", 4, ABRT), process("rank 1", 5, 3), process("torchrun", 6, 1))
     tails = {"rank 0": ((LOST + ABORTED).encode(), b""), "rank 1": (b"no data\n", b"")}
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ranks, tails=tails))
@@ -289,15 +289,15 @@ def test_a_rank_that_raised_an_echo_and_then_aborted_is_still_one() -> None:
 
 
 def test_an_assertion_on_the_gpu_is_told_with_the_exception_that_it_became() -> None:
-    said = DEVICE.format(n=0) * 9 + PLAIN.replace("no such shard: 7", "CUDA error: device-side assert triggered")
+    stderr = DEVICE.format(n=0) * 9 + PLAIN.replace("no such shard: 7", "CUDA error: device-side assert triggered")
 
-    assert judged(1, said).cause.message.splitlines()[1] == DEVICE.format(n=0).strip()
+    assert judged(1, stderr).cause.message.splitlines()[1] == DEVICE.format(n=0).strip()
 
 
 def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
-    ended = script(1, raised=noted("OSError", "[Errno 28] No space left", PLAIN))
+    phase_end = script(1, raised=noted("OSError", "[Errno 28] No space left", PLAIN))
 
-    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(phase_end, stopped_by=int(TERM), stopped_at_ns=1))
 
     assert outcome.status == "stopped"
     assert outcome.cause.message == (
@@ -308,9 +308,9 @@ def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "RuntimeError: Connection closed by peer"])
 def test_what_a_stop_does_to_every_script_is_no_news_of_it(error: str) -> None:
-    ended = script(1, PLAIN.replace("ValueError: no such shard: 7", error))
+    phase_end = script(1, PLAIN.replace("ValueError: no such shard: 7", error))
 
-    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(phase_end, stopped_by=int(TERM), stopped_at_ns=1))
 
     assert outcome.cause.message == "stopped by SIGTERM; script ended with code 1"
 
@@ -354,7 +354,7 @@ def test_an_exception_is_told_with_the_first_of_its_chain_whose_advice_counts() 
     ],
 )
 def test_what_was_handled_is_not_called_the_cause(links: list[str], lines: list[str]) -> None:
-    behind = [{"kind": f"E{at}", "message": f"m{at}", "link": link} for at, link in enumerate(links)]
+    behind = [{"kind": f"E{index}", "message": f"m{index}", "link": link} for index, link in enumerate(links)]
 
     assert judged(1, raised=noted("ValueError", "bad", behind=behind)).cause.message.splitlines()[1:] == lines
 
@@ -413,10 +413,10 @@ BY = "(CalledProcessError in train.py:12)"
 RUN = ["/usr/lib/python3.11/subprocess.py:571 in run", "/opt/ml/code/train.py:12 in main"]
 
 
-def report(code: int = 1, said: str = "") -> Raised:
+def report(code: int = 1, stderr: str = "") -> Raised:
     message = f"Command '['python', 'real.py']' returned non-zero exit status {code}."
     text = REPORT.format(code=code)
-    return noted("subprocess.CalledProcessError", message, text, frames=RUN, time_ns=9, captured_output=said)
+    return noted("subprocess.CalledProcessError", message, text, frames=RUN, time_ns=9, captured_output=stderr)
 
 
 def child(kind: str, message: str, pid: int, parent: int, time_ns: int, **more: object) -> Raised:
@@ -424,8 +424,8 @@ def child(kind: str, message: str, pid: int, parent: int, time_ns: int, **more: 
 
 
 def wrapped(raised: Raised | None, *children: Raised, stderr: str = "", code: int = 1) -> Outcome:
-    ended = script(1, stderr + REPORT.format(code=code), raised=raised)
-    return judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=children))
+    phase_end = script(1, stderr + REPORT.format(code=code), raised=raised)
+    return judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=children))
 
 
 ME = 70  # The script's pid (process()).
@@ -487,8 +487,8 @@ def test_a_childs_exception_is_read_from_what_was_printed_or_captured_where_the_
 
     assert wrapped(report(), stderr=PLAIN).cause.message == f"{child_error} {BY}"
     assert wrapped(None, stderr=PLAIN).cause.message == f"{child_error} {BY}"
-    assert wrapped(report(said=PLAIN), stderr=OTHER).cause.message == f"{child_error} {BY}"
-    assert wrapped(report(4, said="cannot connect\n"), code=4).cause.message.endswith("last said: cannot connect")
+    assert wrapped(report(stderr=PLAIN), stderr=OTHER).cause.message == f"{child_error} {BY}"
+    assert wrapped(report(4, stderr="cannot connect\n"), code=4).cause.message.endswith("last said: cannot connect")
 
 
 def test_a_long_command_hides_neither_its_place_nor_what_it_said() -> None:
@@ -522,9 +522,9 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {table}"""
 TABLE = (
     "\n=====\nreal.py FAILED\n-----\nFailures:\n"
     + "".join(
-        f"[{at}]:\n  time      : 2026\n  host      : localhost\n  rank      : {at} (local_rank: {at})\n"
+        f"[{index}]:\n  time      : 2026\n  host      : localhost\n  rank      : {index} (local_rank: {index})\n"
         "  exitcode  : -15 (pid: 80)  (SIGTERM)\n  error_file: <N/A>\n  traceback : Signal 15 received\n"
-        for at in range(3, 8)
+        for index in range(3, 8)
     )
     + "-----\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026\n  host      : localhost\n"
     "  rank      : 2 (local_rank: 2)\n  exitcode  : {code} (pid: 82) \n  error_file: <N/A>\n  traceback : ...\n=====\n"
@@ -549,9 +549,9 @@ ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 def test_of_a_torchrun_that_the_script_started_the_rank_that_failed_first_is_named(
     code: int, printed: str, first: str, more: list[str], stream: str
 ) -> None:
-    said = printed + TORCHRUN.format(code=code, table=TABLE.format(code=code))
+    output = printed + TORCHRUN.format(code=code, table=TABLE.format(code=code))
 
-    cause = judged(1, **{stream: said}).cause
+    cause = judged(1, **{stream: output}).cause
 
     assert cause.message.splitlines() == [f"{ELASTIC}: rank 2 of real.py failed first: it {first}", *more]
 
@@ -565,10 +565,10 @@ def test_the_exception_in_torchruns_table_comes_before_the_table() -> None:
 
 
 def test_what_a_rank_raised_is_not_told_again_as_its_last_words() -> None:
-    known = child("ValueError", "no such shard: 7", 80, ME, 5)
-    ended = script(1, PLAIN + TORCHRUN.format(code=1, table=TABLE.format(code=1)))
+    child_error = child("ValueError", "no such shard: 7", 80, ME, 5)
+    phase_end = script(1, PLAIN + TORCHRUN.format(code=1, table=TABLE.format(code=1)))
 
-    text = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(known,))).cause.message
+    text = judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=(child_error,))).cause.message
 
     assert text.count("no such shard: 7") == 1
 
@@ -616,19 +616,19 @@ def test_a_script_that_runs_torchrun_in_its_own_process_names_the_rank_too(
 ) -> None:
     table = TABLE.format(code=code)
     text = TORCHRUN.format(code=code, table=table)
-    own = tuple(msgspec.structs.replace(each, parent=ME) for each in ranks)
-    ended = script(1, f"{PLAIN}\nwent on\n{text}", raised=noted(ELASTIC, table, text, time_ns=9))
+    children = tuple(msgspec.structs.replace(item, parent=ME) for item in ranks)
+    phase_end = script(1, f"{PLAIN}\nwent on\n{text}", raised=noted(ELASTIC, table, text, time_ns=9))
 
-    cause = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=own)).cause
+    cause = judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=children)).cause
 
     assert cause.message.splitlines()[0] == first
 
 
 def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() -> None:
-    ended = script(1, PLAIN, raised=left(1))
-    known = child("ValueError", "no such shard: 7", 80, ME, 5)
+    phase_end = script(1, PLAIN, raised=left(1))
+    child_error = child("ValueError", "no such shard: 7", 80, ME, 5)
 
-    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(known,)))
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=(child_error,)))
 
     assert outcome.cause.message.splitlines()[1] == (
         f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
@@ -666,12 +666,14 @@ def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> 
 
 
 def test_an_exception_that_may_only_say_that_a_child_failed_is_told_with_the_childs() -> None:
-    told = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
-    own = noted("RuntimeError", "training failed")
-    ended = msgspec.structs.replace(script(1, raised=own), child_exceptions=(child("ValueError", "bad", 80, ME, 5),))
+    expected = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
+    raised = noted("RuntimeError", "training failed")
+    phase_end = msgspec.structs.replace(
+        script(1, raised=raised), child_exceptions=(child("ValueError", "bad", 80, ME, 5),)
+    )
     worker = f"Process Process-1:\n{PLAIN}{OTHER.replace('ModuleNotFoundError', 'RuntimeError')}"
 
-    assert judge(SAGEMAKER, ended).cause.message.splitlines()[1:] == [told]
+    assert judge(SAGEMAKER, phase_end).cause.message.splitlines()[1:] == [expected]
     assert (
         judged(1, worker)
         .cause.message.splitlines()[1]
@@ -681,19 +683,21 @@ def test_an_exception_that_may_only_say_that_a_child_failed_is_told_with_the_chi
 
 
 def test_the_exception_of_a_child_behind_a_shell_is_told() -> None:
-    told = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
+    expected = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
     behind = child("ValueError", "bad", 82, 81, 5)  # 81: sh, of os.system
-    ended = script(1, raised=noted("RuntimeError", "training failed"))
+    phase_end = script(1, raised=noted("RuntimeError", "training failed"))
 
-    assert judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(behind,))).cause.message.endswith(told)
+    assert judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=(behind,))).cause.message.endswith(
+        expected
+    )
 
 
 @pytest.mark.parametrize("raised", [None, RAISED_EXIT, left(1)])
 def test_a_script_that_ends_without_a_word_is_reported_with_the_exception_of_its_child(raised: Raised | None) -> None:
-    own = child("ValueError", "bad", 80, ME, 5)
-    ended = msgspec.structs.replace(script(1, raised=raised), child_exceptions=(own,))
+    child_error = child("ValueError", "bad", 80, ME, 5)
+    phase_end = msgspec.structs.replace(script(1, raised=raised), child_exceptions=(child_error,))
 
-    outcome = judge(SAGEMAKER, ended)
+    outcome = judge(SAGEMAKER, phase_end)
 
     assert outcome.cause.message.splitlines()[0].startswith("script ended with code 1 without a word")
     assert outcome.cause.message.splitlines()[1:] == [
@@ -703,8 +707,8 @@ def test_a_script_that_ends_without_a_word_is_reported_with_the_exception_of_its
 
 
 def test_what_a_shell_and_a_launcher_say_after_a_childs_exception_is_left_out() -> None:
-    ended = script(1, PLAIN + "\n" + "====\n" * 40)
+    phase_end = script(1, PLAIN + "\n" + "====\n" * 40)
     rank = child("ValueError", "no such shard: 7", 81, 80, 5)
 
-    assert judge(SAGEMAKER, ended).cause.message.endswith("it last said: ====")
-    assert judge(SAGEMAKER, msgspec.structs.replace(ended, child_exceptions=(rank,))).cause.message.count("\n") == 0
+    assert judge(SAGEMAKER, phase_end).cause.message.endswith("it last said: ====")
+    assert judge(SAGEMAKER, msgspec.structs.replace(phase_end, child_exceptions=(rank,))).cause.message.count("\n") == 0

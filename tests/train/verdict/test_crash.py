@@ -1,4 +1,4 @@
-"""What a process says that a fatal signal ends. Texts are as torch 2.13, glibc 2.36, CUDA 12 and others write them."""
+"""Last words of a process that a fatal signal ends. Texts are those of torch 2.13, glibc 2.36, CUDA 12 and others."""
 
 import pytest
 
@@ -123,20 +123,22 @@ def test_pythons_own_fatal_error_is_told() -> None:
 
 
 def test_of_the_assertions_of_a_whole_block_of_threads_one_is_told() -> None:
-    said = "".join(DEVICE.format(n=n) for n in range(200))
-    what = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: device-side assert\n"
+    errors = "".join(DEVICE.format(n=n) for n in range(200))
+    abort_text = (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: device-side assert\n"
+    )
 
-    crash = read_crash((EPOCHS + said + what + ABORTED).encode())
+    crash = read_crash((EPOCHS + errors + abort_text + ABORTED).encode())
 
     assert crash is not None
-    assert crash.words == (DEVICE.format(n=0).strip(), *what.splitlines())
-    assert find_assertion((EPOCHS + said).encode()) == DEVICE.format(n=0).strip()
+    assert crash.words == (DEVICE.format(n=0).strip(), *abort_text.splitlines())
+    assert find_assertion((EPOCHS + errors).encode()) == DEVICE.format(n=0).strip()
     assert find_assertion(EPOCHS.encode()) == ""
 
 
-@pytest.mark.parametrize("said", ["", EPOCHS, "loss: 3\nwhat(): is no word by itself\n", GLOO + EPOCHS])
-def test_what_is_no_crash_or_lies_long_before_the_end_tells_of_none(said: str) -> None:
-    assert read_crash(said.encode()) is None
+@pytest.mark.parametrize("output", ["", EPOCHS, "loss: 3\nwhat(): is no word by itself\n", GLOO + EPOCHS])
+def test_what_is_no_crash_or_lies_long_before_the_end_tells_of_none(output: str) -> None:
+    assert read_crash(output.encode()) is None
 
 
 def test_long_lines_are_cut_and_any_bytes_borne() -> None:

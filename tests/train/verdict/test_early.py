@@ -48,7 +48,7 @@ def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, signal
     ids=["mpich ended the others", "the others' end has its own code", "the others lost it, too", "the others lost it"],
 )
 def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, bool], code: int) -> None:
-    """Where MPI ends the others by itself, its code (SIGTERM's, 255) is nobody's: the job ends with 1."""
+    """MPI ends the others by itself; its code (SIGTERM's, 255) is nobody's: the job ends with 1."""
     outcome = early.blame_early_exit(with_rank_1(others(**changes), left=left))
 
     assert outcome.cause.message == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
@@ -77,8 +77,13 @@ def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, boo
         with_rank_1(msgspec.structs.replace(OTHERS, status="stopped"), left=True),
     ],
     ids=[
-        *("nobody lost it", "the others have a cause of their own", "it ended after them", "train had signalled it"),
-        *("it left after them", "all ended well", "the job was stopped"),
+        "nobody lost it",
+        "the others have a cause of their own",
+        "it ended after them",
+        "train had signalled it",
+        "it left after them",
+        "all ended well",
+        "the job was stopped",
     ],
 )
 def test_a_rank_that_ended_with_0_is_otherwise_no_cause(outcome: Outcome) -> None:

@@ -1,7 +1,8 @@
-"""Which frame is named of an exception: the user's own innermost one, and the library's beside it."""
+"""The frame that is named of an exception: the user's own innermost one, and the library's beside it."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import toolkit
@@ -51,13 +52,14 @@ def test_code_below_the_code_folder_comes_before_a_checkout_elsewhere_which_come
 
 
 def test_a_package_that_pip_installs_from_the_code_folder_is_the_users_own() -> None:
-    own = user_paths_of(job_of(script=script_of("trainer.main", "package")))
+    user_paths = user_paths_of(job_of(script=script_of("trainer.main", "package")))
     frame = "/usr/lib/python3/site-packages/trainer/data.py:3 in load"
 
     assert (
-        find_user_frame((LIBRARIES[2][0], frame, "/usr/lib/python3/site-packages/trainers/x.py:1 in f"), own) == frame
+        find_user_frame((LIBRARIES[2][0], frame, "/usr/lib/python3/site-packages/trainers/x.py:1 in f"), user_paths)
+        == frame
     )
-    assert find_user_frame((LIBRARIES[2][0], "/usr/lib/python3/site-packages/trainer.py:3 in f"), own).endswith(
+    assert find_user_frame((LIBRARIES[2][0], "/usr/lib/python3/site-packages/trainer.py:3 in f"), user_paths).endswith(
         ":3 in f"
     )
 
@@ -73,3 +75,7 @@ def test_only_one_file_tells_the_users_code_from_a_librarys_and_one_reads_errors
     # tail.py: whose warning a line is, not where an error is.
     assert sorted(name for name, text in texts.items() if "-packages" in text) == ["error_frame.py", "tail.py"]
     assert [name for name, text in texts.items() if "advice import" in text] == ["judge.py"]
+
+
+def test_a_job_without_a_script_has_no_frames_of_its_own() -> None:
+    assert user_paths_of(msgspec.structs.replace(job_of(script=script_of()), script=None)) == ()

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.train.launchers.jobs import job_of
-from tests.train.verdict.test_judge import TERM, process, seen
+from tests.train.verdict.test_judge import TERM, make_phase_end, process
 from toolkit.job.job import Job
 from toolkit.job.outcome import PhaseEnd
 from toolkit.settings import Settings
@@ -29,8 +29,8 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAIL
 
 
 def torchrun_said(stderr: str, **changes: object) -> PhaseEnd:
-    ended = seen(process("torchrun", 2, 1), process("rank 0", 2.1, TERM, signalled=True), torchrun=stderr)
-    return msgspec.structs.replace(ended, main="torchrun", open_files=(40, 4096), **changes)
+    phase_end = make_phase_end(process("torchrun", 2, 1), process("rank 0", 2.1, TERM, signalled=True), torchrun=stderr)
+    return msgspec.structs.replace(phase_end, main="torchrun", open_files=(40, 4096), **changes)
 
 
 def job(**settings: object) -> Job:
@@ -38,7 +38,7 @@ def job(**settings: object) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("output", "cause"),
     [
         (
             POPEN.format(error="OSError: [Errno 24] Too many open files: '/dev/null'"),
@@ -60,8 +60,8 @@ def job(**settings: object) -> Job:
         ("/bin/sh: 1: Cannot fork\npipe: Too many open files in system", "expected another open file"),
     ],
 )
-def test_the_limit_that_a_launcher_names_is_the_cause(said: str, cause: str) -> None:
-    outcome = judge(job(), torchrun_said(said))
+def test_the_limit_that_a_launcher_names_is_the_cause(output: str, cause: str) -> None:
+    outcome = judge(job(), torchrun_said(output))
 
     assert (outcome.status, outcome.exit_code) == ("failed", 75)
     assert (outcome.cause.kind, outcome.cause.blame, outcome.cause.primary) == ("PlatformError", "platform", True)
@@ -70,7 +70,7 @@ def test_the_limit_that_a_launcher_names_is_the_cause(said: str, cause: str) -> 
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         CHILD_FAILED,  # A rank ran out, and not the launcher.
         POPEN.format(error="BlockingIOError: [Errno 11] Resource temporarily unavailable").replace("fork", "recv"),
@@ -79,8 +79,8 @@ def test_the_limit_that_a_launcher_names_is_the_cause(said: str, cause: str) -> 
         "",
     ],
 )
-def test_another_failure_of_a_launcher_stays_its_own(said: str) -> None:
-    outcome = judge(job(), torchrun_said(said))
+def test_another_failure_of_a_launcher_stays_its_own(output: str) -> None:
+    outcome = judge(job(), torchrun_said(output))
 
     assert (outcome.exit_code, outcome.cause.blame) == (1, "user")
 
@@ -106,7 +106,7 @@ def test_lines_of_ranks_that_the_launcher_relays_are_not_its_own() -> None:
 
 def test_a_rank_that_runs_out_is_the_cause_itself() -> None:
     error = POPEN.format(error="OSError: [Errno 24] Too many open files")
-    ended = seen(process("rank 0", 1, 1), process("torchrun", 2, 1), rank_0=error, torchrun=error)
-    outcome = judge(job(), msgspec.structs.replace(ended, main="torchrun"))
+    phase_end = make_phase_end(process("rank 0", 1, 1), process("torchrun", 2, 1), rank_0=error, torchrun=error)
+    outcome = judge(job(), msgspec.structs.replace(phase_end, main="torchrun"))
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.blame) == (1, "rank 0", "user")

@@ -1,4 +1,4 @@
-"""What MPI's own words make of the end of ranks; the words are as the three MPIs printed them."""
+"""MPI's own words decide about the end of ranks; the words are as the three MPIs printed them."""
 
 import signal
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.train.launchers.jobs import job_of
-from tests.train.verdict.test_judge import process, seen
+from tests.train.verdict.test_judge import make_phase_end, process
 from tests.train.verdict.test_traceback import PLAIN
 from toolkit.job.outcome import Exit, Outcome, PhaseEnd
 from toolkit.train.verdict.judge import judge
@@ -71,10 +71,10 @@ improperly. There are three reasons this could occur:
 LEFT = "rank 1 ended with 0 and without MPI_Finalize, while the others worked"
 
 
-def ends(*exits: Exit, main: str = "mpirun", first: bool = True, peer_failed: bool = False, **said: str) -> Outcome:
+def ends(*exits: Exit, main: str = "mpirun", first: bool = True, peer_failed: bool = False, **output: str) -> Outcome:
     """Return the verdict on ranks that their launcher had ended *first*."""
-    ended: PhaseEnd = seen(*exits, peer_failed=peer_failed, **said)  # type: ignore[arg-type]
-    return judge(job_of("mpi"), msgspec.structs.replace(ended, main=main, launcher_first=first))
+    phase_end: PhaseEnd = make_phase_end(*exits, peer_failed=peer_failed, **output)  # type: ignore[arg-type]
+    return judge(job_of("mpi"), msgspec.structs.replace(phase_end, main=main, launcher_first=first))
 
 
 MPIRUN_KILLED = process("mpirun", 7, KILL, signalled=True)
@@ -100,30 +100,34 @@ def test_a_rank_that_says_itself_that_it_aborts_is_the_cause_though_its_launcher
     assert "has value 99 but must be nonnegative and less than 2" in crashed.cause.message
 
 
-@pytest.mark.parametrize("heard", [False, True])
-def test_on_a_follower_the_rank_is_the_cause_too(heard: bool) -> None:
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_on_a_follower_the_rank_is_the_cause_too(is_heard: bool) -> None:
     """Also where the leader tells of mpirun's end before the daemon here has ended the rank."""
     outcome = ends(
-        process("rank 1", 6, TERM, signalled=True), main="mpi daemon", first=not heard, peer_failed=heard, rank_1=MPICH
+        process("rank 1", 6, TERM, signalled=True),
+        main="mpi daemon",
+        first=not is_heard,
+        peer_failed=is_heard,
+        rank_1=MPICH,
     )
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.message) == (7, "rank 1", MPICH.strip())
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("output", "text"),
     [(OPEN_MPI_4, ABORTED), (OPEN_MPI_5, ABORTED), (OPEN_MPI_HANDLER, "MPI_ERR_RANK: invalid rank (in MPI_Send)")],
 )
-def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: str) -> None:
-    silent = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said)
-    spoke = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said, rank_1="bad shard\n")
+def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(output: str, text: str) -> None:
+    silent = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=output)
+    spoke = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=output, rank_1="bad shard\n")
 
     assert (silent.exit_code, silent.cause.rank, silent.cause.message) == (7, 1, text)
     assert spoke.cause.message == f"{text}\nit last said: bad shard"
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("output", "text"),
     [
         (OPEN_MPI_4, ABORTED),
         (OPEN_MPI_5, ABORTED),
@@ -132,8 +136,8 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
         (IMPROPER_5, LEFT),
     ],
 )
-def test_without_the_rank_shim_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
-    outcome = ends(process("mpirun", 7, 7), first=False, mpirun=said)
+def test_without_the_rank_shim_the_rank_that_mpirun_names_is_named(output: str, text: str) -> None:
+    outcome = ends(process("mpirun", 7, 7), first=False, mpirun=output)
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.message) == (7, "rank 1", text)
     assert (outcome.cause.pid, outcome.cause.process_end) == (None, "mpirun ended with code 7")
@@ -162,9 +166,9 @@ def test_a_rank_that_aborts_because_its_peer_is_gone_only_lost_it() -> None:
 
 
 def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() -> None:
-    told = process("rank 1", 6, TERM, signalled=True)
+    terminated = process("rank 1", 6, TERM, signalled=True)
 
-    outcome = ends(process("rank 0", 5, 3), told, MPIRUN_KILLED, first=False, rank_1=MPICH)
+    outcome = ends(process("rank 0", 5, 3), terminated, MPIRUN_KILLED, first=False, rank_1=MPICH)
 
     assert (outcome.cause.rank, outcome.exit_code) == (0, 3)
 
@@ -181,8 +185,8 @@ def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() 
 def test_what_mpirun_says_of_a_rank_of_another_host_is_found(
     exits: tuple[Exit, ...], main: str, rank: int | None
 ) -> None:
-    ended = msgspec.structs.replace(seen(*exits, mpirun=OPEN_MPI_4, torchrun=OPEN_MPI_4), main=main)
+    phase_end = msgspec.structs.replace(make_phase_end(*exits, mpirun=OPEN_MPI_4, torchrun=OPEN_MPI_4), main=main)
 
-    abort = find_abort_elsewhere(ended)
+    abort = find_abort_elsewhere(phase_end)
 
     assert (abort.rank if abort is not None else None) == rank

@@ -1,4 +1,4 @@
-"""What is shown of an exception that the rank hook recorded."""
+"""The text of an exception that the rank hook recorded."""
 
 from toolkit.status_pages.pages import Raised
 from toolkit.train.verdict.collateral import is_collateral
@@ -17,8 +17,8 @@ Detected at node net/PyFunc defined at (most recent call last):
 \t [[{{{{node net/PyFunc}}}}]] [Op:__inference_train_594]"""
 
 
-def shown(said: str) -> str:
-    message = GRAPH.format(said=said)
+def shorten(text: str) -> str:
+    message = GRAPH.format(said=text)
     noted = Raised(
         kind=KIND,
         message=message,
@@ -28,14 +28,14 @@ def shown(said: str) -> str:
         thread="main",
         code=1,
     )
-    found = read_exception(noted)
-    assert found is not None
-    return found.error
+    exception = read_exception(noted)
+    assert exception is not None
+    return exception.error
 
 
 def test_an_error_in_a_tf_function_is_what_the_operation_said() -> None:
-    assert shown("Incompatible shapes: [32,10] vs. [32,11]") == f"{KIND}: Incompatible shapes: [32,10] vs. [32,11]"
-    assert shown("2 root error(s) found.\n  (0) INTERNAL: x\n  (1) INTERNAL: y") == (
+    assert shorten("Incompatible shapes: [32,10] vs. [32,11]") == f"{KIND}: Incompatible shapes: [32,10] vs. [32,11]"
+    assert shorten("2 root error(s) found.\n  (0) INTERNAL: x\n  (1) INTERNAL: y") == (
         f"{KIND}: 2 root error(s) found.\n  (0) INTERNAL: x\n  (1) INTERNAL: y"
     )
 
@@ -43,7 +43,7 @@ def test_an_error_in_a_tf_function_is_what_the_operation_said() -> None:
 def test_a_lost_peer_in_a_tf_function_is_seen_however_many_frames_stand_before_it() -> None:
     lost = "PeerLost: Connection closed by peer: rank 1 (partition 1, host algo-1) ended or left"
 
-    error = shown(f"{lost}\nTraceback (most recent call last):\n\n  File boundary.py, line 64\n\nmodule.{lost}\n\n")
+    error = shorten(f"{lost}\nTraceback (most recent call last):\n\n  File boundary.py, line 64\n\nmodule.{lost}\n\n")
 
     assert error == f"{KIND}: {lost}"
     assert is_collateral(error)

@@ -4,7 +4,7 @@ from toolkit.train.verdict.tail import last_lines, last_words, split_lines
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("line", "expected"),
     [
         # A value with Windows line ends, in an error: nothing of it is overwritten.
         ("ValueError: no file 'a\r' in /data", "ValueError: no file 'a\\r' in /data"),
@@ -26,9 +26,9 @@ from toolkit.train.verdict.tail import last_lines, last_words, split_lines
         ("1/2 loss 3\b\b\b\b\b\b\b\b\b\b2/2 loss 1", "2/2 loss 1"),
     ],
 )
-def test_a_bar_shows_its_last_state_and_an_error_all_of_itself(line: str, shown: str) -> None:
-    assert split_lines(f"{line}\n".encode())[0] == shown
-    assert last_lines(f"{line}\n".encode(), 1, 600) == shown.rstrip()
+def test_a_bar_shows_its_last_state_and_an_error_all_of_itself(line: str, expected: str) -> None:
+    assert split_lines(f"{line}\n".encode())[0] == expected
+    assert last_lines(f"{line}\n".encode(), 1, 600) == expected.rstrip()
 
 
 JAVA = """Exception in thread "main" java.lang.IllegalStateException: no shard 7
@@ -64,7 +64,7 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f in /l
 
 
 @pytest.mark.parametrize(
-    ("printed", "frame", "shown"),
+    ("printed", "frame", "lines_shown"),
     [
         (JAVA, "\tat java.base/jdk.internal.reflect.Method.invoke(Method.java:569)", (0, 1, 3, 4)),
         (NODE, "    at node:internal/process/execution:118:14", (0, 1)),
@@ -76,13 +76,13 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f in /l
     ids=["Java", "Node.js", "Julia", "Go", "Ruby", "C++"],
 )
 def test_a_long_stack_of_another_runtime_hides_neither_its_error_nor_the_first_frame(
-    printed: str, frame: str, shown: tuple[int, ...]
+    printed: str, frame: str, lines_shown: tuple[int, ...]
 ) -> None:
-    said = printed.format(frames="\n".join([frame] * 20))
+    output = printed.format(frames="\n".join([frame] * 20))
 
-    found = last_words(f"loading\n{said}\n".encode(), 8, 600)
+    words = last_words(f"loading\n{output}\n".encode(), 8, 600)
 
-    assert found.splitlines() == ["loading", *(printed.splitlines()[at] for at in shown)]
+    assert words.splitlines() == ["loading", *(printed.splitlines()[index] for index in lines_shown)]
 
 
 def test_lines_that_only_look_like_frames_stay() -> None:

@@ -1,4 +1,4 @@
-"""Where the cause is found in what a process said. Texts are as Python (3.11, 3.13), torch and tqdm write them."""
+"""The cause is found in the output of a process. Texts are as Python (3.11, 3.13), torch and tqdm write them."""
 
 import os
 import subprocess
@@ -116,7 +116,7 @@ SyntaxError: invalid syntax
 """
 
 
-def found(text: str | bytes) -> Traceback:
+def find_traceback(text: str | bytes) -> Traceback:
     traceback = find_last(text.encode() if isinstance(text, str) else text)
     assert traceback is not None
     return traceback
@@ -128,7 +128,7 @@ def by_rank(text: str, rank: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "place"),
+    ("text", "error", "place"),
     [
         (PLAIN, "ValueError: no such shard: 7", "/opt/ml/code/train.py:5 in main"),
         (CHAINED, "RuntimeError: gave up", "train.py:6 in <module>"),
@@ -147,29 +147,29 @@ def by_rank(text: str, rank: int) -> str:
         (PLAIN.rstrip("\n"), "ValueError: no such shard: 7", None),
     ],
 )
-def test_the_error_and_its_place_are_found(said: str, error: str | None, place: str | None) -> None:
-    traceback = found(said)
+def test_the_error_and_its_place_are_found(text: str, error: str | None, place: str | None) -> None:
+    traceback = find_traceback(text)
 
     assert error is None or traceback.error == error
     assert place is None or traceback.place == place
 
 
-@pytest.mark.parametrize("said", [PLAIN, CHAINED, CUDA, NOT_COMPILED, IMPORTED_NOT_COMPILED, GROUP])
-def test_the_text_is_the_whole_traceback_as_printed(said: str) -> None:
-    traceback = found("epoch 1\nepoch 2\n" + said)
+@pytest.mark.parametrize("text", [PLAIN, CHAINED, CUDA, NOT_COMPILED, IMPORTED_NOT_COMPILED, GROUP])
+def test_the_text_is_the_whole_traceback_as_printed(text: str) -> None:
+    traceback = find_traceback("epoch 1\nepoch 2\n" + text)
 
-    assert traceback.text == said.strip("\n")
+    assert traceback.text == text.strip("\n")
 
 
-@pytest.mark.parametrize("said", [PLAIN, CHAINED, GROUP])
-def test_an_indented_traceback_is_one(said: str) -> None:
-    indented = "".join(f"      {line}" for line in said.splitlines(keepends=True))
+@pytest.mark.parametrize("text", [PLAIN, CHAINED, GROUP])
+def test_an_indented_traceback_is_one(text: str) -> None:
+    indented = "".join(f"      {line}" for line in text.splitlines(keepends=True))
 
-    assert found(indented).error == found(said).error
+    assert find_traceback(indented).error == find_traceback(text).error
 
 
 def test_the_members_of_an_exception_group_are_named() -> None:
-    assert found(GROUP).error.splitlines() == [
+    assert find_traceback(GROUP).error.splitlines() == [
         "ExceptionGroup: many (3 sub-exceptions)",
         "ValueError: one",
         "TypeError: two",
@@ -179,7 +179,7 @@ def test_the_members_of_an_exception_group_are_named() -> None:
 
 
 def test_a_message_of_several_lines_is_whole() -> None:
-    assert found(CUDA).error.splitlines() == CUDA.strip().splitlines()[-3:]
+    assert find_traceback(CUDA).error.splitlines() == CUDA.strip().splitlines()[-3:]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_message_of_several_lines_is_whole() -> None:
     ],
 )
 def test_a_log_line_behind_it_is_no_part_of_the_message(line: str) -> None:
-    traceback = found(f"{PLAIN}{line}\nand more\n")
+    traceback = find_traceback(f"{PLAIN}{line}\nand more\n")
 
     assert traceback.error == "ValueError: no such shard: 7"
     assert traceback.after == 2
@@ -206,7 +206,7 @@ def test_ranks_that_write_at_the_same_time_are_told_apart() -> None:
     first, second = by_rank(CHAINED, 0).splitlines(), by_rank(PLAIN, 3).splitlines()
     mixed = [line for pair in zip(first, second, strict=False) for line in pair] + first[len(second) :]
 
-    traceback = found("\n".join(mixed) + "\n")
+    traceback = find_traceback("\n".join(mixed) + "\n")
 
     assert traceback.error == "RuntimeError: gave up"
     assert "no such shard" not in traceback.text
@@ -214,19 +214,19 @@ def test_ranks_that_write_at_the_same_time_are_told_apart() -> None:
 
 @pytest.mark.parametrize("bar", ["", "\r 10%|x  | 1/10\r"])
 def test_a_progress_bar_that_left_its_line_open_does_not_hide_it(bar: str) -> None:
-    traceback = found(f"{bar} 45%|████▌     | 45/100 [00:01<00:01, 40.1it/s]{PLAIN}")
+    traceback = find_traceback(f"{bar} 45%|████▌     | 45/100 [00:01<00:01, 40.1it/s]{PLAIN}")
 
     assert traceback.text == PLAIN.rstrip()
 
 
 def test_a_progress_bar_that_was_drawn_over_leaves_its_last_state() -> None:
-    traceback = found(f"\r 1%\r 2%\r{PLAIN}")
+    traceback = find_traceback(f"\r 1%\r 2%\r{PLAIN}")
 
     assert traceback.text == PLAIN.rstrip()
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "",
         "loss: 3\n",
@@ -240,8 +240,8 @@ def test_a_progress_bar_that_was_drawn_over_leaves_its_last_state() -> None:
         "--- Logging error ---\n" + OTHER,
     ],
 )
-def test_there_is_none_where_none_is_whole_or_none_ended_anything(said: str) -> None:
-    assert find_last(said.encode()) is None
+def test_there_is_none_where_none_is_whole_or_none_ended_anything(text: str) -> None:
+    assert find_last(text.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -256,17 +256,17 @@ def test_there_is_none_where_none_is_whole_or_none_ended_anything(said: str) -> 
     ],
 )
 def test_what_python_and_launchers_say_on_their_way_out_is_not_the_cause(behind: str) -> None:
-    traceback = found(CHAINED + behind)
+    traceback = find_traceback(CHAINED + behind)
 
     assert traceback.error == "RuntimeError: gave up"
 
 
 def test_the_traceback_of_a_thread_is_the_cause_if_there_is_no_other() -> None:
-    assert found("Exception in thread Thread-1 (pin):\n" + OTHER).error.startswith("ModuleNotFoundError")
+    assert find_traceback("Exception in thread Thread-1 (pin):\n" + OTHER).error.startswith("ModuleNotFoundError")
 
 
 def test_of_a_chain_that_the_tails_start_cut_the_rest_is_told() -> None:
-    traceback = found(CHAINED[CHAINED.index("d[") :])
+    traceback = find_traceback(CHAINED[CHAINED.index("d[") :])
 
     assert traceback.text.startswith("Traceback")
     assert "KeyError" not in traceback.text
@@ -275,7 +275,7 @@ def test_of_a_chain_that_the_tails_start_cut_the_rest_is_told() -> None:
 
 def test_of_tensorflows_user_code_the_true_error_and_place_are_told() -> None:
     """AutoGraph's error line says only where it happened: the message is behind it, indented (TensorFlow 2.21)."""
-    traceback = found(USER_CODE + "epoch 1\n")
+    traceback = find_traceback(USER_CODE + "epoch 1\n")
 
     assert traceback.error == "ValueError: destinations can not be empty"
     assert traceback.place == "/opt/ml/code/train.py:43 in step"
@@ -284,8 +284,8 @@ def test_of_tensorflows_user_code_the_true_error_and_place_are_told() -> None:
 
 
 def test_lines_written_behind_it_are_counted() -> None:
-    assert found(OTHER + "\nepoch 1\n\nepoch 2\n").after == 2
-    assert found(by_rank(OTHER, 0) + by_rank("a\nb\n", 1)).after == 0
+    assert find_traceback(OTHER + "\nepoch 1\n\nepoch 2\n").after == 2
+    assert find_traceback(by_rank(OTHER, 0) + by_rank("a\nb\n", 1)).after == 0
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_what_this_python_writes_is_read(program: str, error: str, tmp_path: Pat
     environ = {**os.environ, "PYTHON_COLORS": "1"}
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environ, capture_output=True)
 
-    traceback = found(done.stderr)
+    traceback = find_traceback(done.stderr)
 
     assert traceback.error.startswith(error)
     assert "train.py" in traceback.place

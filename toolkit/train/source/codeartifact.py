@@ -1,8 +1,8 @@
 """The package index of AWS CodeArtifact that CA_REPOSITORY_ARN names: pip gets packages from there alone.
 
-A user who names a private repository must not get packages of the same names from the public index. So pip reads no
-other configuration, and requirements that name another index are refused. botocore signs the two requests; AWS's images
-have it. The token never stands on a command line, and the log masks it.
+A user who names a private repository must not get packages of the same names from the public index. So pip and uv read
+no other configuration, and requirements that name another index are refused. botocore signs the two requests; AWS's
+images have it. The token never stands on a command line, and the log masks it.
 """
 
 import os
@@ -23,7 +23,17 @@ _ARN = lazy(
 _EXPECTED = "arn:aws:codeartifact:REGION:ACCOUNT:repository/DOMAIN/REPOSITORY"
 # pip's options that name another index, as pip 25 takes them in a requirements file, abbreviated or not.
 _INDEX = lazy(r"(?:-i|--index-u\S*|--pypi-u\S*|--extra-i\S*)(?:[\s=]|$)|(?:-f|--find-l\S*)[\s=]*\w+://")
-_OTHERS = ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+# pip's options, by their long names, which CA_REPOSITORY_ARN replaces.
+INDEX_OPTIONS = ("index-url", "extra-index-url", "find-links", "no-index")
+_OTHERS = (
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_NO_INDEX",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_CONFIG_FILE",
+)
 # A token for as long as pip may take (the service's least is 15 minutes).
 TOKEN_S = 3600
 
@@ -88,7 +98,9 @@ def environ_of(environ: Mapping[str, str], package_index: Index) -> dict[str, st
         **inherited,
         "PIP_INDEX_URL": package_index.url,
         "UV_DEFAULT_INDEX": package_index.url,
+        "UV_INDEX_URL": package_index.url,
         "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_CONFIG": "1",
     }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import files, folders, paths
-from toolkit.errors import PlatformError, ToolkitError, UserError, at
+from toolkit.errors import PlatformError, ToolkitError, UserError, name_place
 from toolkit.folders import make, remove
 from toolkit.job.job import Job
 from toolkit.log import Log
@@ -59,7 +59,7 @@ def place(job: Job, log: Log) -> None:
         make(code)
         remove(staging)
         staging.mkdir()
-        with at(job.spec.source_from):
+        with name_place(job.spec.source_from):
             _stage(source, staging, job.folders.base, log)
             _swap(job, source, staging, log)
     except OSError as error:
@@ -96,7 +96,7 @@ def submitted(job: Job, log: Log) -> Path | None:
     source = (job.spec.source or "").strip()
     if not source:
         return None
-    with at(job.spec.source_from):
+    with name_place(job.spec.source_from):
         return _found(source, job, log)
 
 

@@ -1,8 +1,8 @@
-"""The phase that installs the script's packages: pip's command, and when it may be skipped."""
+"""The phase that installs the script's packages: its command, and when it may be skipped."""
 
 import codecs
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import folders
@@ -11,11 +11,10 @@ from toolkit.folders import make
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.patterns import lazy
-from toolkit.train.source import codeartifact, packages
+from toolkit.train.source import codeartifact, installer
 from toolkit.train.source.files import is_file, kind_of
 
 REQUIREMENTS = "requirements.txt"
-OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 INCLUDE = lazy(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
 # The path or name in a line, without options and "name @" before it, "file://", and the text after it.
 ASKED = lazy(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
@@ -33,14 +32,6 @@ GRACE_S = 5.0
 # A stamp covers no more than this, which takes some seconds to read.
 MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
-UV_NAMES = {
-    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
-    "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL",
-    "PIP_FIND_LINKS": "UV_FIND_LINKS",
-    "PIP_BREAK_SYSTEM_PACKAGES": "UV_BREAK_SYSTEM_PACKAGES",
-}
-CONTAINER_FILES = (".dockerenv", "run/.containerenv")
-CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 
 
 def phase(job: Job) -> Phase | None:
@@ -60,96 +51,26 @@ def phase(job: Job) -> Phase | None:
     requirements = job.spec.requirements and _is_needed(script.folder / REQUIREMENTS)
     if script.kind == "plugin" or not (requirements or script.kind == "package"):
         return None
+    lines = tuple(_requirement_lines(script.folder / REQUIREMENTS)) if requirements else ()
     if job.environ.get(codeartifact.VARIABLE):
-        lines = _requirement_lines(script.folder / REQUIREMENTS) if requirements else iter(())
-        codeartifact.check(job.environ[codeartifact.VARIABLE], lines)
+        codeartifact.check(job.environ[codeartifact.VARIABLE], iter(lines))
     pip_arguments = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
+    chosen = installer.choose(job, lines)
     python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
-    # Hide pip's warning about root, which is normal in a container. pip before 22.1 lacks the option, but takes any
-    # variable.
-    environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
-    if in_container(job.environ):
-        # Debian's and Ubuntu's Python refuses packages that do not come from apt (PEP 668). In a container, Python
-        # belongs to the job; on a user's machine the refusal stays. pip before 23.0.1 does not know the option either.
-        environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
-    environ |= job.environ
-    command = installer(job)
     return Phase(
         name="install",
         main=ProcessSpec(
-            name="uv" if command[1] == "pip" else "pip",
-            argv=(*command, *pip_arguments),
-            environ=_for_uv(environ) if command[1] == "pip" else environ,
+            name=chosen.name,
+            argv=(*chosen.argv, *pip_arguments),
+            environ=chosen.environ,
             cwd=script.folder,
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
             masked=True,  # pip names addresses, and an address may hold a token.
         ),
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
         skip_if=_stamp(job.folders.scratch / "installed", python, script.folder, pip_arguments),
+        choice=chosen.choice,
     )
-
-
-def installer(job: Job) -> tuple[str, ...]:
-    """Return the command that installs for *job*'s interpreter, up to what it shall install.
-
-    An environment without pip (made by uv, by `python -m venv --without-pip`, Debian's Python without python3-pip) is
-    served by the pip that Python brings for ensurepip, run from its file, so that the environment gets no pip that
-    nobody asked for; else by uv.
-
-    Raises:
-        UserError: there is none of them.
-    """
-    python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
-    if packages.is_there("pip", job):
-        return (python, "-m", "pip", "install", *OPTIONS)
-    wheel = _bundled_pip()
-    if wheel is not None:
-        return (python, f"{wheel}/pip", "install", *OPTIONS)
-    import shutil  # Only here: its import takes milliseconds.
-
-    uv = shutil.which("uv", path=job.environ.get("PATH", os.defpath))
-    if uv is not None:
-        # uv has no variable for this.
-        alone = bool(job.environ.get("PIP_NO_INDEX")) and not job.environ.get(codeartifact.VARIABLE)
-        no_index = ("--no-index",) * alone
-        return (uv, "pip", "install", "--no-progress", "--python", python, *no_index)
-    raise UserError(
-        f"expected pip in {job.interpreter}, which the job's requirements need, found neither pip nor ensurepip nor uv",
-        hint="Make the environment with pip (python -m venv; uv venv --seed; apt-get install python3-pip), or install"
-        " the requirements in the image.",
-    )
-
-
-def _bundled_pip() -> Path | None:
-    """Return the file of the pip that ensurepip would install, None without one."""
-    import importlib.util
-    import sysconfig
-
-    spec = importlib.util.find_spec("ensurepip")
-    beside = Path(spec.origin).parent / "_bundled" if spec is not None and spec.origin else None
-    elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")  # Debian's and Fedora's
-    for folder in filter(None, (elsewhere, beside)):
-        try:
-            wheels = [name for name in folders.names(folder) if name.startswith("pip-") and name.endswith(".whl")]
-        except OSError:
-            continue
-        if wheels:
-            return Path(folder, wheels[-1])
-    return None
-
-
-def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* with pip's variables under uv's names, too, where it has none of these."""
-    return {
-        **{uv_name: environ[toolkit_name] for toolkit_name, uv_name in UV_NAMES.items() if environ.get(toolkit_name)},
-        **environ,
-    }
-
-
-def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """True if files or variables of Docker, Podman, Kubernetes, LXC or Apptainer show that this is a container."""
-    has_file = any(folders.exists(root / name, folders.as_absent) for name in CONTAINER_FILES)
-    return has_file or any(environ.get(name) for name in CONTAINER_VARIABLES)
 
 
 def remember(stamp: Path) -> None:

@@ -46,7 +46,7 @@ OPTION_ERROR = lazy(r"^\S.*?: error: ")
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """Why a process failed."""
+    """The reason of a process's failure."""
 
     text: str
     """The cause in one or few lines."""

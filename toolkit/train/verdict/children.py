@@ -100,7 +100,7 @@ def _find_recorded(phase: PhaseEnd, end: Exit, report: Traceback, *, alone: bool
     else:
         exception = max(children, key=lambda record: record.time_ns, default=None)
     passed: set[int] = set()
-    while exception is not None and exception.pid not in passed and _is_report(exception):
+    while exception is not None and exception.pid not in passed and _only_tells_of_child(exception):
         passed.add(exception.pid)
         first = _first_failure_of([record for record in records if record.parent == exception.pid], exception.text)
         if first is None:
@@ -108,7 +108,7 @@ def _find_recorded(phase: PhaseEnd, end: Exit, report: Traceback, *, alone: bool
         exception = first
     if exception is not None and read_first_failure(exception.text)[0]:
         return exception
-    if exception is None or (_is_report(exception) and exception.kind != _EXIT):
+    if exception is None or (_only_tells_of_child(exception) and exception.kind != _EXIT):
         return None
     if exception.kind != _EXIT or exception.handling is not None:
         return exception
@@ -163,7 +163,7 @@ def _recorded_before(phase: PhaseEnd, end: Exit) -> Iterable[Raised]:
     return [exception for exception in phase.child_exceptions if end.started_ns <= exception.time_ns <= end.failed_ns]
 
 
-def _is_report(noted: Raised) -> bool:
+def _only_tells_of_child(noted: Raised) -> bool:
     """True if *noted* only tells that a child of its process failed: also a launcher that ends with its code."""
     kind = noted.kind.rpartition(".")[2]
     return kind.startswith(REPORTS) or (kind == _EXIT and noted.handling is None and not noted.message.strip())

@@ -60,7 +60,7 @@ FRAMES = 2
 
 
 class Crash(Record, frozen=True, kw_only=True):
-    """What a crashed process printed.
+    """The output of a crashed process.
 
     `words`: the runtime's message, () for none. `places`: the innermost Python frames of the crashed thread, or of the
     main thread if that has none, "FILE:LINE in FUNCTION", innermost first, up to the first frame of the user's code.

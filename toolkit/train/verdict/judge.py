@@ -43,7 +43,7 @@ from toolkit.train.verdict.exhausted import find_limit
 
 
 class _Case(Record, frozen=True, kw_only=True):
-    """What is judged: a host's last phase, and the process of it that failed first by itself, None if none did."""
+    """The case to judge: a host's last phase, and the process of it that failed first by itself, None if none did."""
 
     job: Job
     phase: PhaseEnd

@@ -1,4 +1,4 @@
-"""Pure: finds in pip's (or uv's) output why it failed.
+"""Pure: finds in pip's output why it failed (uv's: uv.py).
 
 The last "ERROR: ..." is the reason, with what belongs to it: which packages contradict each other, whose hash differs.
 A code such as metadata-generation-failed (pip 21.3 and newer) has two lines below it that name the problem and the
@@ -16,7 +16,7 @@ pip may not write Unicode. Of a program that pip runs to fetch a package (git), 
 from collections.abc import Sequence
 
 from toolkit.patterns import lazy
-from toolkit.train.verdict import tail
+from toolkit.train.verdict import tail, uv
 
 # "Exception:" opens a traceback of pip itself; the reason is before it. The next opens the output of a program, and
 # ResolutionImpossible only leads to a page.
@@ -48,8 +48,9 @@ _SAID = lazy(
     r"|.*[Cc]ould not resolve .*)"
 )
 _EMPTY = ("fatal: Could not read from remote repository", "error: subprocess-exited-with-error")
-_NOT_SOLVED = lazy(r"\s*× No solution found .*")
-_UV_CAUSE = lazy(r"\s*(?:cause|Caused by): (?P<cause>.+)")
+# Below a code, in older pips (23.2); and what pip says when it begins with a package.
+_NO_PACKAGE = "See above for output"
+_PACKAGE = lazy(r"\s*(?:Processing|Collecting|Obtaining) (?P<package>\S+)")
 MOST_LINES = 4
 
 
@@ -57,6 +58,8 @@ def read_reason(stream: bytes, other: bytes = b"") -> str:
     """Return pip's reason from the end of one of its streams, "" if it gave none. *other*: the end of the other stream,
     on which pip tells what it is at, and what a conflict is about."""
     lines, other_lines = ([line.rstrip() for line in tail.split_lines(stream)] for stream in (stream, other))
+    if text := uv.read_reason(lines):
+        return text
     fetched = _read_failed_fetch(lines, other_lines)
     if fetched:
         return fetched
@@ -64,11 +67,11 @@ def read_reason(stream: bytes, other: bytes = b"") -> str:
     # An indented one is of a build, and counts only where pip itself gave no reason.
     errors = [(index, match) for index, match in errors if not match["indent"]] or errors
     if not errors:
-        return _read_unsolved(lines)
+        return ""
     index, reason = errors[-1][0], errors[-1][1]["reason"].strip()
     more = lines[index + 1 :]
     if _CODE.fullmatch(reason):
-        reason = _read_explanation(more) or reason
+        reason = _read_explanation(more, [*lines[:index], *other_lines]) or reason
     conflict = next((block for block in (more, other_lines) if _CONFLICT in block), None)
     if conflict is not None and "conflict" in reason:
         return f"{reason.rstrip('.')}: {_join_lines(_take_indented(conflict[conflict.index(_CONFLICT) + 1 :]))}"
@@ -76,9 +79,6 @@ def read_reason(stream: bytes, other: bytes = b"") -> str:
         return _describe_hashes(reason, more)
     if reason.startswith(_NONE_FOUND) and (error := _read_unreached_index(lines[:index])):
         return f"{reason}; pip could not reach its index: {error}"
-    causes = [match["cause"] for line in more if (match := _UV_CAUSE.match(line))]
-    if causes:
-        return f"{reason}: {causes[-1]}"
     build_error = _read_build_error(lines[:index])
     blocks = [place for place, line in enumerate(lines[:index]) if line.strip().startswith("×")]
     if not build_error and blocks and reason.startswith("Failed to build"):
@@ -133,32 +133,23 @@ def _read_failed_fetch(lines: Sequence[str], other_lines: Sequence[str]) -> str:
     return f"{whose} failed" + (f": {'; '.join(words)}" if words else "")
 
 
-def _read_unsolved(lines: Sequence[str]) -> str:
-    """Return uv's reason: the paragraph below "(cross) No solution found when resolving dependencies:"."""
-    start = next((index for index, line in enumerate(lines) if _NOT_SOLVED.match(line)), None)
-    if start is None:
-        return ""
-    text = []
-    for line in lines[start:]:
-        if not line.strip():
-            break
-        text.append(_MARKS.sub("", line.strip()))
-    return " ".join(text)
-
-
 def _read_unreached_index(lines: Sequence[str]) -> str:
     """Return why pip could not reach the index (the message of urllib3's error), "" if it could."""
     match = next((match for line in reversed(lines) if (match := _UNREACHED.match(line.strip()))), None)
     return _OBJECT.sub("", match["error"]).removesuffix("')").removesuffix('")') if match else ""
 
 
-def _read_explanation(lines: Sequence[str]) -> str:
+def _read_explanation(lines: Sequence[str], earlier_lines: Sequence[str] = ()) -> str:
+    """Return the problem and the package below a code. Older pips name none: then the last of *earlier_lines*."""
     parts = []
     for line in lines:
         if line.startswith(("note:", "hint:")):
             break
         if line:
             parts.append(_MARKS.sub("", line))
+    if len(parts) > 1 and parts[1].startswith(_NO_PACKAGE):
+        packages = [match["package"] for line in earlier_lines if (match := _PACKAGE.match(line))]
+        parts[1:] = packages[-1:]
     return ": ".join(text.rstrip(".:") for text in parts[:2])
 
 

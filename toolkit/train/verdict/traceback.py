@@ -74,7 +74,7 @@ class Traceback(Record, frozen=True, kw_only=True):
     chain: tuple[ChainedError, ...] = ()
     """The exceptions before the last one, the nearest first."""
     after: int = 0
-    """How many non-empty lines the same process wrote after it."""
+    """The number of non-empty lines that the same process wrote after it."""
     command_output: str = ""
     """The output of the failed command that it reports, if that was captured."""
     of_child: bool = False

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure what the system monitor costs: CPU of its own part with 64 cores and 8 ranks, its memory, the kernel's part.
 
     scripts/bench monitor [--cores N] [--ranks N] [--loaders N] [--samples N]
@@ -10,6 +9,7 @@ machine's own files, where the kernel makes the text: its part is system time.
 """
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from harness import parser, peak_mib, print_machine, print_table
+
 INTERVAL_S = 0.5
 
 
@@ -57,12 +57,12 @@ def generate(root: Path, ranks: int, loaders: int) -> None:
     }
     for rank in range(ranks):
         pid = 1000 + rank
-        children = [2000 + rank * 100 + each for each in range(loaders)]
+        children = [2000 + rank * 100 + number for number in range(loaders)]
         files[f"proc/{pid}/task/{pid}/children"] = " ".join(map(str, children))
-        for each, name in ((pid, "python"), *((child, "pt_data_worker") for child in children)):
-            files[f"proc/{each}/stat"] = f"{each} ({name}) R 1 " + " ".join(str(n) for n in range(5, 53))
-            files[f"proc/{each}/statm"] = "1000 500 300 1 0 200 0"
-            files[f"proc/{each}/cmdline"] = "python\0train.py"
+        for task, name in ((pid, "python"), *((child, "pt_data_worker") for child in children)):
+            files[f"proc/{task}/stat"] = f"{task} ({name}) R 1 " + " ".join(str(n) for n in range(5, 53))
+            files[f"proc/{task}/statm"] = "1000 500 300 1 0 200 0"
+            files[f"proc/{task}/cmdline"] = "python\0train.py"
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -144,41 +144,42 @@ def memory_mib() -> float:
             "status": str(folder),
             "cores": os.cpu_count(),
         }
-        import json
-
         (folder / "config.json").write_text(json.dumps(config))
         process = subprocess.Popen([sys.executable, "-I", "-m", "toolkit.monitor", str(folder / "config.json")])
         time.sleep(5)
-        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak = peak_mib(process.pid)
         process.terminate()
         process.wait()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return peak
 
 
-def report(title: str, words: argparse.Namespace, root: str, folder: Path) -> None:
-    own_s, kernel_s = measure(words, folder, root)
-    each = 1e6 / words.samples
-    print(f"{title}: own part {own_s * each:,.0f} us a sample, kernel's part {kernel_s * each:,.0f} us")
-    percent = [100 * seconds / (words.samples * INTERVAL_S) for seconds in (own_s, kernel_s)]
-    print(f"{'':<4}{percent[0]:.2f} % and {percent[1]:.2f} % of a core with a sample each {INTERVAL_S} s")
+def row(what: str, words: argparse.Namespace, root: str, folder: Path) -> tuple[str, ...]:
+    """Return a line of the table: microseconds a sample, and percent of a core with a sample each INTERVAL_S."""
+    cells = []
+    for seconds in measure(words, folder, root):
+        each_s = seconds / words.samples
+        cells.append(f"{1e6 * each_s:,.0f} us, {100 * each_s / INTERVAL_S:.2f} %")
+    return what, *cells
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cores", type=int, default=64)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--loaders", type=int, default=8, help="loader workers of each rank (default 8)")
-    parser.add_argument("--samples", type=int, default=1200)
-    parser.add_argument("--debugger", action="store_true", help="write the Debugger's files, too")
-    words = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        generate(folder / "root", words.ranks, words.loaders)
+    options = parser(__doc__)
+    options.add_argument("--cores", type=int, default=64)
+    options.add_argument("--ranks", type=int, default=8)
+    options.add_argument("--loaders", type=int, default=8, help="loader workers of each rank (default 8)")
+    options.add_argument("--samples", type=int, default=1200)
+    options.add_argument("--debugger", action="store_true", help="write the Debugger's files, too")
+    words = options.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as generated, tempfile.TemporaryDirectory() as real:
+        generate(Path(generated) / "root", words.ranks, words.loaders)
         title = f"{words.cores} cores, {words.ranks} ranks with {words.loaders} loader workers each, generated"
-        report(title, words, str(folder / "root"), folder)
-    with tempfile.TemporaryDirectory() as name:
-        report(f"this machine, {os.cpu_count()} cores, 1 rank", words, "/", Path(name))
-    print(f"memory of the process: {memory_mib():.1f} MiB")
+        rows = (
+            row(title, words, str(Path(generated) / "root"), Path(generated)),
+            row(f"this machine, {os.cpu_count()} cores, 1 rank", words, "/", Path(real)),
+        )
+        print_table((f"a sample, % of a core with one each {INTERVAL_S} s", "own part", "the kernel's part"), rows)
+    print(f"\nmemory of the process: {memory_mib():.1f} MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure model parallelism: gradients, pipelines, memory, step time, partition decisions.
 
     scripts/bench modelparallel [gradients|bubble|memory|checkpointing|time|partition|tensorflow ...] [--ranks 2,4]
@@ -24,20 +23,18 @@ model. Prints markdown; the last line of a part says whether it holds. Best on a
 
 import argparse
 import json
-import os
-import platform
 import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from harness import numbers, parser, print_machine, print_promise, print_table
+
 COUNTS = (1, 2, 4, 8, 16)
 PIPELINES = ("simple", "interleaved")
 PATHS = ("chain", "server")
@@ -58,16 +55,6 @@ def ranks(size: int, part: str, **options: Any) -> list[list[Row]]:
         return [[json.loads(line) for line in stdout.splitlines()] for stdout, _ in ended(started)]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |", flush=True)
-
-
-def verdict(holds: bool, what: str) -> None:
-    print(f"\n{'Holds' if holds else 'DOES NOT HOLD'}: {what}", flush=True)
-
-
 def gradients(_: argparse.Namespace) -> None:
     rows, good = [], True
     for size in (2, 3, 4):
@@ -80,8 +67,9 @@ def gradients(_: argparse.Namespace) -> None:
             paths = "/".join(sorted({path for row in every for path in row["paths"]}))
             good = good and error <= 1e-6 and loss <= 1e-5 and held == whole
             rows.append((size, model, pipeline, paths, f"{error:.1e}", f"{loss:.1e}", f"{held:,} of {whole:,}"))
-    table(("ranks", "model", "pipeline", "path", "largest gradient error", "largest loss error", "bytes held"), rows)
-    verdict(good, "gradients within 1e-6, losses within 1e-5, no parameter twice")
+    head = ("ranks", "model", "pipeline", "path", "largest gradient error", "largest loss error", "bytes held")
+    print_table(head, rows)
+    print_promise(good, "gradients within 1e-6, losses within 1e-5, no parameter twice")
 
 
 def bubble(words: argparse.Namespace) -> None:
@@ -96,8 +84,8 @@ def bubble(words: argparse.Namespace) -> None:
             good = good and (abs(ours / ideal - 1) <= 0.1 or several[0]["modules"] > 1)
             kind = (several[0]["path"], several[0]["modules"], several[0]["pipeline"], count)
             rows.append((size, *kind, f"{ideal:.4f}", f"{ours:.4f}", f"{100 * (ours / ideal - 1):+.1f} %"))
-    table(("ranks", "path", "modules", "pipeline", "microbatches", "(S-1)/(M+S-1)", "bubble", ""), rows)
-    verdict(good, "with one module a stage the bubble is within 10 % of (S-1)/(M+S-1)")
+    print_table(("ranks", "path", "modules", "pipeline", "microbatches", "(S-1)/(M+S-1)", "bubble", ""), rows)
+    print_promise(good, "with one module a stage the bubble is within 10 % of (S-1)/(M+S-1)")
 
 
 def idle(extents: Sequence[tuple[int, int, int]]) -> float:
@@ -127,8 +115,10 @@ def memory(words: argparse.Namespace) -> None:
             simple, interleaved, limit = shares["simple"], shares["interleaved"], min(count, size + 2)
             good = good and interleaved <= limit and (interleaved < simple or count <= size + 2)
             rows.append((size, path, count, f"{simple:.2f}", f"{interleaved:.2f}", limit))
-    table(("ranks", "path", "microbatches", "simple", "interleaved", "min(M, active_microbatches)"), rows)
-    verdict(good, "interleaved saves at most min(M, active_microbatches) microbatches, and less than simple above that")
+    print_table(("ranks", "path", "microbatches", "simple", "interleaved", "min(M, active_microbatches)"), rows)
+    print_promise(
+        good, "interleaved saves at most min(M, active_microbatches) microbatches, above that less than simple"
+    )
 
 
 def checkpointing(words: argparse.Namespace) -> None:
@@ -140,7 +130,7 @@ def checkpointing(words: argparse.Namespace) -> None:
         saved = [max(row["saved"] for its in found for row in its if row["checkpointed"] is on) for on in (False, True)]
         bytes_ = f"{saved[0] / 2**20:.2f} -> {saved[1] / 2**20:.2f}"
         rows.append((size, bytes_, f"{1e3 * times[0]:.1f}", f"{1e3 * times[1]:.1f}", f"{times[1] / times[0]:.2f}"))
-    table(("ranks", "MiB saved", "ms a step", "ms with checkpointing", "ratio"), rows)
+    print_table(("ranks", "MiB saved", "ms a step", "ms with checkpointing", "ratio"), rows)
 
 
 def turns(words: argparse.Namespace) -> None:
@@ -155,8 +145,8 @@ def turns(words: argparse.Namespace) -> None:
             kind = (row["path"], row["pipeline"], row["microbatches"], f"{1e3 * row['pad_s']:.0f}")
             rows.append((size, *kind, f"{1e3 * ours:.1f}", f"{1e3 * theirs:.1f}", f"{ratio:.3f}", f"{least:.3f}"))
     head = ("ranks", "path", "pipeline", "microbatches", "ms slept", "ms a step", "by hand", "ratio", "of the least")
-    table(head, rows)
-    verdict(good, "a chain's step takes at most 1.05 times as long as by hand")
+    print_table(head, rows)
+    print_promise(good, "a chain's step takes at most 1.05 times as long as by hand")
 
 
 def partition(words: argparse.Namespace) -> None:
@@ -175,11 +165,11 @@ def partition(words: argparse.Namespace) -> None:
             ours, best = busiest_cost(tree, found.assignment, size, scale), brute_force(tree, size, scale)
             worst = max(worst, ours / best)
             rows.append((name, size, found.method, f"{ours:.4f}", f"{best:.4f}", f"{ours / best:.3f}", f"{took:.3f}"))
-    table(("shape", "devices", "method", "busiest device", "brute force", "ratio", "seconds"), rows)
-    verdict(worst <= 1.05, "the busiest device costs at most 1.05 times that of the best contiguous split")
+    print_table(("shape", "devices", "method", "busiest device", "brute force", "ratio", "seconds"), rows)
+    print_promise(worst <= 1.05, "the busiest device costs at most 1.05 times that of the best contiguous split")
     found = ranks(2, "profile", rows=256)[0]
     head = ("model", "modules", "method", "profiled by", "ms a step")
-    table(head, [(r["model"], r["modules"], r["method"], r["profiled by"], f"{1e3 * r['seconds']:.0f}") for r in found])
+    print_table(head, [(*(row[name] for name in head[:-1]), f"{1e3 * row['seconds']:.0f}") for row in found])
 
 
 def tensorflow(words: argparse.Namespace) -> None:
@@ -210,33 +200,28 @@ def tensorflow(words: argparse.Namespace) -> None:
             good = good and error <= 1e-6 and loss <= 1e-5
             times = (alone[0]["seconds"], wide[0]["seconds"], ours)
             ratio = f"{ours / alone[0]['seconds']:.2f}"
-            ms = (f"{1e3 * each:.1f}" for each in times)
+            ms = (f"{1e3 * seconds:.1f}" for seconds in times)
             rows.append((alone[0]["microbatches"], *ms, ratio, f"{error:.1e}", f"{loss:.1e}"))
     head = ("microbatches", "ms a step, one process, 1 thread", "2 threads", "2 partitions, 1 thread each", "ratio")
-    table((*head, "largest gradient error", "largest loss error"), rows)
-    verdict(good, "gradients within 1e-6, losses within 1e-5")
+    print_table((*head, "largest gradient error", "largest loss error"), rows)
+    print_promise(good, "gradients within 1e-6, losses within 1e-5")
 
 
 PARTS = {
-    **{each.__name__: each for each in (gradients, bubble, memory, checkpointing)},
+    **{part.__name__: part for part in (gradients, bubble, memory, checkpointing)},
     "time": turns,
     "partition": partition,
     "tensorflow": tensorflow,
 }
 
 
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", default=[])
-    parser.add_argument("--ranks", type=numbers, default=[2, 4], metavar="N,...")
-    parser.add_argument("--tries", type=int, default=15, help="steps to take the median of (default 15)")
-    words = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
-    print(f"{platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
+    options = parser(__doc__)
+    options.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", default=[])
+    options.add_argument("--ranks", type=numbers, default=[2, 4], metavar="N,...")
+    options.add_argument("--tries", type=int, default=15, help="steps to take the median of (default 15)")
+    words = options.parse_args()
+    print_machine()
     for name, part in PARTS.items():
         if not words.parts or name in words.parts:
             print(f"\n## {name}")

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Run a healthy, a starved and a failed job under this toolkit and under TraceML 0.5.0: what each says, and its cost.
 
     scripts/bench traceml [--steps N] [--rounds N] [--keep FOLDER]
@@ -11,18 +10,18 @@ The starved job's data set computes 2 ms an image in the training process. The f
 thirds. TraceML and torch for CPUs go into a venv of their own under .cache/ (1 GB). --keep: where the pages stay.
 """
 
-import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from harness import ROOT, environment, in_turns, parser, print_machine, print_table
+
 VERSION = "0.5.0"
-THEIRS = ROOT / ".cache" / f"traceml-{VERSION}"
 OURS = ROOT / ".venv"
 TORCH = "torch==2.13.0"
 SCRIPT = """
@@ -75,18 +74,14 @@ print(f"step_ms={sorted(took)[len(took) // 2] * 1000:.3f}")
 
 
 def installed() -> Path:
-    """Return the interpreter of the environment that has TraceML."""
-    python = THEIRS / "bin/python"
-    if not (THEIRS / ".ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", THEIRS], check=True)
-        index = subprocess.run(
-            [ROOT / "scripts/torch-index", python, TORCH], check=True, capture_output=True, text=True
-        ).stdout.split()
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
-        subprocess.run([*pip, *index, TORCH], check=True)
-        subprocess.run([*pip, f"traceml-ai=={VERSION}"], check=True)
-        (THEIRS / ".ready").touch()
-    return python
+    """Return the programs of the environment that has TraceML."""
+    index = subprocess.run(
+        [ROOT / "scripts/torch-index", sys.executable, TORCH], check=True, capture_output=True, text=True
+    ).stdout.split()
+    programs = environment(f"traceml-{VERSION}", [*index, TORCH], [f"traceml-ai=={VERSION}"])
+    if programs is None:
+        raise SystemExit("bench: pip could not install TraceML")
+    return programs
 
 
 def step_ms(text: str) -> float:
@@ -98,18 +93,16 @@ def step_ms(text: str) -> float:
 
 class Bench:
     def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.steps = folder, steps
+        self.folder, self.steps, self._jobs = folder, steps, 0
         self.script = folder / "train.py"
         self.script.write_text(SCRIPT)
-        self.python = installed()
+        self.programs = installed()
 
     def theirs(self, case: str, name: str) -> tuple[int, str, Path]:
         """Run *case* under TraceML; return exit code, what it printed, and its page."""
-        words = ["run", "--html-report", "--logs-dir", "traceml", "--run-name", name, "train.py"]
-        given = ["--args", "--case", case, "--steps", str(self.steps), "--traceml", "1"]
-        done = subprocess.run(
-            [self.python.with_name("traceml"), *words, *given], cwd=self.folder, capture_output=True, text=True
-        )
+        words = [self.programs / "traceml", "run", "--html-report", "--logs-dir", "traceml", "--run-name", name]
+        words += ["train.py", "--args", "--case", case, "--steps", str(self.steps), "--traceml", "1"]
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr, self.folder / "traceml" / name / "final_summary.html"
 
     def ours(self, case: str, name: str, *, monitor: bool = True) -> tuple[int, str, Path]:
@@ -129,76 +122,60 @@ class Bench:
         words = [OURS / "bin/python", self.script, "--steps", str(self.steps)]
         return step_ms(subprocess.run(words, cwd=self.folder, capture_output=True, text=True).stdout)
 
-    def says(self) -> None:
-        print("| job | tool | exit code | its first words | exception on the page | page |")
-        print("|---|---|---|---|---|---|")
+    def says(self) -> Iterator[tuple[object, ...]]:
+        """Yield the lines of the table of what each tool says."""
         for case in ("healthy", "starved", "failed"):
             code, text, page = self.theirs(case, f"says-{case}")
             verdict = " ".join(
                 line.strip("| ").strip() for line in text.splitlines() if line.startswith(("|  Verdict", "|  Why"))
             )
-            self.row(case, f"TraceML {VERSION}", code, verdict, page)
+            yield case, f"TraceML {VERSION}", code, verdict, *of_page(case, page)
             code, _, job = self.ours(case, f"says-{case}")
-            subprocess.run(
-                [OURS / "bin/toolkit", "report", job, "-o", job / "page.html"], check=True, stdout=subprocess.DEVNULL
-            )
-            told = subprocess.run(
-                [OURS / "bin/toolkit", "report", job, "--format", "json", "-o", "-"],
-                check=True,
-                capture_output=True,
-                text=True,
+            report = [OURS / "bin/toolkit", "report", job]
+            subprocess.run([*report, "-o", job / "page.html"], check=True, stdout=subprocess.DEVNULL)
+            as_json = subprocess.run(
+                [*report, "--format", "json", "-o", "-"], check=True, stdout=subprocess.PIPE
             ).stdout
-            self.row(case, "this toolkit", code, words_of(json.loads(told)), job / "page.html")
+            yield case, "this toolkit", code, json.loads(as_json)["summary"], *of_page(case, job / "page.html")
 
-    def row(self, case: str, tool: str, code: int, words: str, page: Path) -> None:
-        html = page.read_text(encoding="utf-8")
-        named = "n/a" if case != "failed" else "yes" if "ValueError" in html else "no"
-        print(f"| {case} | {tool} | {code} | {words} | {named} | {len(html.encode()) / 1000:.0f} kB |", flush=True)
-
-    def cost(self, rounds: int) -> None:
-        best: dict[str, float] = {}
-        for number in range(rounds):
-            for name, take in (
-                ("alone", self.alone),
-                (
-                    "toolkit run, monitor off",
-                    lambda n=number: step_ms(self.ours("healthy", f"off-{n}", monitor=False)[1]),
-                ),
-                ("toolkit run, monitor on", lambda n=number: step_ms(self.ours("healthy", f"on-{n}")[1])),
-                (f"TraceML {VERSION}, automatic", lambda n=number: step_ms(self.theirs("healthy", f"cost-{n}")[1])),
-            ):
-                best[name] = min(best.get(name, float("inf")), take())
-        print("| the median step of 150, the least of the rounds | ms | over alone |")
-        print("|---|---|---|")
+    def cost(self, rounds: int) -> Iterator[tuple[str, ...]]:
+        """Yield the lines of the table of milliseconds a step."""
+        ways = {
+            "alone": self.alone,
+            "toolkit run, monitor off": lambda: step_ms(self.ours("healthy", self.new_name(), monitor=False)[1]),
+            "toolkit run, monitor on": lambda: step_ms(self.ours("healthy", self.new_name())[1]),
+            f"TraceML {VERSION}, automatic": lambda: step_ms(self.theirs("healthy", self.new_name())[1]),
+        }
+        best = {name: min(took_ms) for name, took_ms in in_turns(ways, rounds).items()}
         for name, ms in best.items():
-            print(f"| {name} | {ms:.3f} | {(ms / best['alone'] - 1) * 100:+.1f} % |")
+            yield name, f"{ms:.3f}", f"{(ms / best['alone'] - 1) * 100:+.1f} %"
+
+    def new_name(self) -> str:
+        self._jobs += 1
+        return f"cost-{self._jobs}"
 
 
-def words_of(page: dict) -> str:
-    """Return a page's summary and the titles of its findings."""
-    found = [
-        block["name"] + ": " + block["text"].partition(" (Window: ")[0]
-        for section in page["sections"]
-        if section["id"] == "findings"
-        for block in section["blocks"]
-        if block.get("type") == "Words" and block.get("tone") in ("warn", "bad")
-    ]
-    return " ".join([page["summary"], *found])
+def of_page(case: str, page: Path) -> tuple[str, str]:
+    """Return whether *page* names the exception, and its size."""
+    html = page.read_text(encoding="utf-8")
+    is_named = "n/a" if case != "failed" else "yes" if "ValueError" in html else "no"
+    return is_named, f"{len(html.encode()) / 1000:.0f} kB"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--keep", type=Path)
-    options = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--steps", type=int, default=150)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--keep", type=Path)
+    words = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-traceml-") as scratch:
-        folder = options.keep or Path(scratch)
+        folder = words.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        bench = Bench(folder.resolve(), options.steps)
-        bench.says()
-        print()
-        bench.cost(options.rounds)
+        bench = Bench(folder.resolve(), words.steps)
+        print_machine()
+        head = ("job", "tool", "exit code", "its first words", "exception on the page", "page")
+        print_table(head, bench.says())
+        print_table(("the median step of 150, the least of the rounds", "ms", "over alone"), bench.cost(words.rounds))
 
 
 if __name__ == "__main__":

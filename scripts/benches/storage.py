@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure a large checkpoint through storage: memory, and what a killed transfer sends again.
 
     scripts/bench storage [--mib 2048] [--json]
@@ -8,23 +7,19 @@ process that is killed (SIGKILL) halfway and started again; then it is restored 
 the peak of resident memory (VmHWM) above that of the same process with one small object. moto is slow, and so it is.
 """
 
-import argparse
-import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from harness import ROOT, bed, parser, peak_mib, print_machine, print_table
 
-from tests.storage import servers  # noqa: E402 - the server that the tests use
-from toolkit.storage.config import TransferReply, TransferTask  # noqa: E402
-from toolkit.storage.store import PIECE_BYTES  # noqa: E402
+from tests.storage import servers  # The server that the tests use.
+from toolkit.storage.config import TransferReply, TransferTask
+from toolkit.storage.store import PIECE_BYTES
 
 LIMIT_MIB = 64
 
@@ -39,13 +34,13 @@ class Run:
         config.write_bytes(msgspec.json.encode(transfer, enc_hook=os.fspath))
         transfer.answer.unlink(missing_ok=True)
         began_s = time.monotonic()
-        self.pieces, self.peak_kib = 0, 0
+        self.pieces, self.peak_mib = 0, 0.0
         argv = (sys.executable, "-m", "toolkit.storage", str(config))
         with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **environ}, cwd=ROOT) as process:
             assert process.stdout is not None
             while came := os.read(process.stdout.fileno(), 1):
                 self.pieces += len(came)
-                self.peak_kib = max(self.peak_kib, _peak_kib(process.pid))
+                self.peak_mib = max(self.peak_mib, peak_mib(process.pid))
                 if self.pieces == kill_after:
                     process.kill()
         self.seconds = time.monotonic() - began_s
@@ -57,28 +52,11 @@ class Run:
                 raise SystemExit(f"bench storage: {answer.place}: {answer.message}")
 
 
-def _peak_kib(pid: int) -> int:
-    try:
-        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0
-    return int(found[1]) if found else 0
+def are_equal(one: Path, other: Path) -> bool:
+    return subprocess.run(["cmp", "--silent", one, other]).returncode == 0
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _slowly(path)
-
-
-def _slowly(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(1 << 20):
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def _base_kib(environ: dict[str, str], uri: str) -> int:
+def base_mib(environ: dict[str, str], uri: str) -> float:
     """Return the peak of a process that has written and read one small object."""
     program = (
         "import os, re, sys; from toolkit.storage import process; from toolkit.storage.store import StorageClient;"
@@ -87,20 +65,21 @@ def _base_kib(environ: dict[str, str], uri: str) -> int:
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
     )
     argv = (sys.executable, "-c", program, uri)
-    return int(subprocess.run(argv, env={**os.environ, **environ}, cwd=ROOT, check=True, capture_output=True).stdout)
+    done = subprocess.run(argv, env={**os.environ, **environ}, cwd=ROOT, check=True, capture_output=True)
+    return int(done.stdout) / 1024
 
 
 def measure(size_bytes: int, folder: Path) -> dict[str, object]:
     source, again, state = folder / "source", folder / "again", folder / "state"
-    for each in (source, again, state):
-        each.mkdir()
+    for path in (source, again, state):
+        path.mkdir()
     with (source / "model.pt").open("wb") as file:
         for at in range(0, size_bytes, 1 << 20):
             file.write(os.urandom(min(1 << 20, size_bytes - at)))
     pieces = -(-size_bytes // PIECE_BYTES)
     with servers.moto(folder) as s3:
         uri = s3.bucket("bench-storage")
-        base_kib = _base_kib(s3.environ, uri)
+        base = base_mib(s3.environ, uri)
         common = {"answer": folder / "answer.json", "state": state, "timeout_s": 60.0, "checkpoint_uri": f"{uri}/run"}
         upload = TransferTask(task="finish", checkpoints=source, **common)
         restore = TransferTask(task="restore", checkpoints=again, **common)
@@ -108,8 +87,8 @@ def measure(size_bytes: int, folder: Path) -> dict[str, object]:
         for name, transfer in (("upload", upload), ("restore", restore)):
             first = Run(transfer, s3.environ, kill_after=max(pieces // 2, 1))
             if name == "upload":
-                known = sum("/parts/" in key for key in _keys(s3, uri))
-                listed = any("manifest" in key for key in _keys(s3, uri))
+                known = sum("/parts/" in key for key in keys(s3, uri))
+                listed = any("manifest" in key for key in keys(s3, uri))
                 results |= {"uploaded when killed": known, "listed when killed": listed}
             else:
                 results["visible when killed"] = (again / "model.pt").exists()
@@ -117,30 +96,33 @@ def measure(size_bytes: int, folder: Path) -> dict[str, object]:
             results |= {
                 f"{name}: s to the kill": round(first.seconds, 1),
                 f"{name}: s to go on": round(second.seconds, 1),
-                f"{name}: growth MiB": round((max(first.peak_kib, second.peak_kib) - base_kib) / 1024, 1),
+                f"{name}: growth MiB": round(max(first.peak_mib, second.peak_mib) - base, 1),
             }
-        results["equal"] = _digest(source / "model.pt") == _digest(again / "model.pt")
+        results["equal"] = are_equal(source / "model.pt", again / "model.pt")
         log = (folder / "moto.log").read_text(errors="replace")
         results["PUT of parts"] = log.count("PUT /bench-storage/run/hosts/0/parts/")
         results["GET of parts"] = log.count("GET /bench-storage/run/hosts/0/parts/")
     return results
 
 
-def _keys(s3: servers.S3, uri: str) -> list[str]:
+def keys(s3: servers.S3, uri: str) -> list[str]:
     os.environ.update(s3.environ)
     return s3.keys(uri)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    if not (servers.BED / ".ready").exists():
-        raise SystemExit("bench storage: needs the test bed .beds/storage (scripts/beds/storage)")
+    options = parser(__doc__)
+    options.add_argument("--mib", type=int, default=2048)
+    options.add_argument("--json", action="store_true")
+    words = options.parse_args()
+    bed("storage")
     with tempfile.TemporaryDirectory(prefix="bench-storage-") as folder:
-        results = measure(asked.mib << 20, Path(folder))
-    print(json.dumps(results) if asked.json else "\n".join(f"{name:24} {value}" for name, value in results.items()))
+        results = measure(words.mib << 20, Path(folder))
+    if words.json:
+        print(json.dumps(results))
+    else:
+        print_machine()
+        print_table(("", ""), results.items())
     growth = max(float(str(results[f"{name}: growth MiB"])) for name in ("upload", "restore"))
     return 0 if results["equal"] and growth < LIMIT_MIB else 1
 

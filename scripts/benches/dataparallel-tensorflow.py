@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure the average of gradients over TensorFlow ranks: smddp's names beside Horovod, in the same ranks.
 
     scripts/bench dataparallel-tensorflow [--ranks 2] [--mib 1,8,25,100] [--tries N]
@@ -11,15 +10,12 @@ markdown. Needs the bed of scripts/beds/horovod.
 import argparse
 import json
 import os
-import platform
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-BED = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds") / "horovod-tf"
+from harness import bed, numbers, parser, print_machine, print_table
+
 MIB = 2**20
 PARTS = 32
 
@@ -27,7 +23,6 @@ PARTS = 32
 def serve(sizes: list[int], tries: int) -> None:
     """Time both ways in this rank; rank 0 prints the table's rows as JSON."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.path.insert(0, str(ROOT))
     import horovod.tensorflow as hvd
     import tensorflow as tf
     from mpi4py import MPI
@@ -63,38 +58,35 @@ def serve(sizes: list[int], tries: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mib", default="1,8,25,100", metavar="N,...")
-    parser.add_argument("--tries", type=int, default=30, metavar="N")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    sizes = [int(size) for size in options.mib.split(",")]
-    if options.serve:
-        serve(sizes, options.tries)
+    options = parser(__doc__)
+    options.add_argument("--ranks", type=int, default=2)
+    options.add_argument("--mib", default="1,8,25,100", metavar="N,...")
+    options.add_argument("--tries", type=int, default=30, metavar="N")
+    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    words = options.parse_args()
+    if words.serve:
+        serve(numbers(words.mib), words.tries)
         return
-    if not (BED / ".ready").exists():
-        sys.exit("bench: expected the bed of scripts/beds/horovod, found none. Run scripts/beds/horovod")
+    programs = bed("horovod-tf") / "bin"
     environ = {
         **os.environ,
-        "PATH": f"{BED / 'bin'}:/usr/bin:/bin",
+        "PATH": f"{programs}:/usr/bin:/bin",
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    words = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(options.ranks), str(BED / "bin/python")]
-    words += [__file__, "--serve", "--mib", options.mib, "--tries", str(options.tries)]
-    done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
-    rows = json.loads(done.stdout.splitlines()[-1])
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.ranks} ranks\n")
-    print("| MiB | smddp, ms (median) | Horovod, ms (median) | Horovod / smddp (of the medians) |\n|---|---|---|---|")
-    for row in rows:
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(words.ranks), str(programs / "python")]
+    command += [__file__, "--serve", "--mib", words.mib, "--tries", str(words.tries)]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    print_machine(f"{words.ranks} ranks")
+    rows = []
+    for row in json.loads(done.stdout.splitlines()[-1]):
         ours, theirs = row["smddp"], row["horovod"]
         middle = len(ours) // 2
-        cells = [f"{1e3 * each[0]:.1f} ({1e3 * each[middle]:.1f})" for each in (ours, theirs)]
-        print(
-            f"| {row['mib']} | {' | '.join(cells)} | {theirs[0] / ours[0]:.2f} ({theirs[middle] / ours[middle]:.2f}) |"
-        )
+        ms = (f"{1e3 * times[0]:.1f} ({1e3 * times[middle]:.1f})" for times in (ours, theirs))
+        rows.append((row["mib"], *ms, f"{theirs[0] / ours[0]:.2f} ({theirs[middle] / ours[middle]:.2f})"))
+    head = ("MiB", "smddp, ms (median)", "Horovod, ms (median)", "Horovod / smddp (of the medians)")
+    print_table(head, rows)
 
 
 if __name__ == "__main__":

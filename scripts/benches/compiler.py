@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure what TOOLKIT_COMPILE=auto and TOOLKIT_AUTOCAST=auto make of training steps, beside the same scripts without.
 
     scripts/bench compiler [torch] [--models mlp,vit,gpt2,cnn,broken] [--widths 64,128,256,512] [--steps N]
@@ -11,16 +10,14 @@ torch   five models (one of which no backend compiles) native and with compiling
 All processes of a row live at the same time and take turns of a few steps, so that a busy machine meets all alike; one
 that waits uses no core. The steady step of a turn is its median; the ratio is the median of the turns'. In brackets:
 the least step of all, which may be a lucky one (a step of the CNN that finds all its memory mapped takes two thirds of
-the others). The trial's steps are not in it. Prints markdown; the last line says whether the promises hold. Needs torch
-in .venv; best on a machine that does nothing else.
+the others). The trial's steps are not in it. Prints markdown, and whether the promises hold. Needs torch in .venv; best
+on a machine that does nothing else.
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,8 +27,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from harness import (
+    ROOT,
+    Worker,
+    answer_orders,
+    in_turns,
+    names,
+    numbers,
+    parser,
+    print_machine,
+    print_promise,
+    print_table,
+)
+
 MODELS = ("mlp", "vit", "gpt2", "cnn", "broken")
 MOST_TRIAL_STEPS = 2_000
 SAME = 0.98
@@ -84,7 +92,7 @@ def model_of(name: str, width: int) -> Any:
             super().__init__()
             sizes = (3, 16, 32, 32)
             self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
-            self.norms = nn.ModuleList(nn.BatchNorm2d(each) for each in sizes[1:])
+            self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in sizes[1:])
             self.head = nn.Linear(sizes[-1], 10)
 
         def forward(self, x: Any) -> Any:
@@ -119,8 +127,7 @@ def refuses(*_: Any) -> Any:
 
 
 def child(name: str, width: int, threads: int) -> None:
-    """Take orders from stdin: "run N" answers the times of N steps in ms, "own N" those without the toolkit, "settle"
-    runs until the trial is over."""
+    """Answer orders: "run N" the times of N steps in ms, "own N" those without the toolkit, "settle" the facts."""
     import torch
 
     torch.set_num_threads(threads)
@@ -135,19 +142,18 @@ def child(name: str, width: int, threads: int) -> None:
         optimizer.step()
         return (time.perf_counter() - begun) * 1000
 
-    for line in sys.stdin:
-        order, *count = line.split()
-        if order == "settle":
-            for number in range(MOST_TRIAL_STEPS):
-                step()
-                if number > 4 and facts_of(os.environ["TOOLKIT_STATUS_FOLDER"]).get("state", "eager") != "trial":
-                    break
-            print(json.dumps(facts_of(os.environ["TOOLKIT_STATUS_FOLDER"])), flush=True)
-        elif order == "own":
-            with without_toolkit(model):
-                print(json.dumps([step() for _ in range(int(count[0]))]), flush=True)
-        else:
-            print(json.dumps([step() for _ in range(int(count[0]))]), flush=True)
+    def settle(_: int) -> dict[str, Any]:
+        for number in range(MOST_TRIAL_STEPS):
+            step()
+            if number > 4 and facts_of(os.environ["TOOLKIT_STATUS_FOLDER"]).get("state", "eager") != "trial":
+                break
+        return facts_of(os.environ["TOOLKIT_STATUS_FOLDER"])
+
+    def own(count: int) -> list[float]:
+        with without_toolkit(model):
+            return [step() for _ in range(count)]
+
+    answer_orders({"settle": settle, "own": own, "run": lambda count: [step() for _ in range(count)]})
 
 
 @contextmanager
@@ -173,14 +179,14 @@ def without_toolkit(model: Any) -> Iterator[None]:
 def facts_of(folder: str) -> dict[str, Any]:
     """Return what the compiler has told in *folder*; `state` is "trial" while any of the two trials runs."""
     for path in Path(folder).glob("compiler-*.json"):
-        found: dict[str, Any] = json.loads(path.read_text())
-        if found.get("autocast_state") == "trial":
-            found["state"] = "trial"
-        return found
+        facts: dict[str, Any] = json.loads(path.read_text())
+        if facts.get("autocast_state") == "trial":
+            facts["state"] = "trial"
+        return facts
     return {}
 
 
-class Side:
+class Side(Worker):
     """A process that trains one model in one way, one step at a time."""
 
     def __init__(
@@ -194,31 +200,22 @@ class Side:
     ) -> None:
         from toolkit.train.launchers.environment import HOOK
 
-        self.folder = tempfile.mkdtemp(prefix="bench-")
-        self.asked = asked
-        environ = {**os.environ, **(environ or {}), "TOOLKIT_STATUS_FOLDER": self.folder, "OMP_WAIT_POLICY": "passive"}
+        folder = tempfile.mkdtemp(prefix="bench-", dir=words.cache)
+        environ = {**os.environ, **(environ or {}), "TOOLKIT_STATUS_FOLDER": folder, "OMP_WAIT_POLICY": "passive"}
         if asked is not None:
             whole = {"compile": "off", "autocast": "off", "debug": False, "cache": words.cache, "dump": "", **asked}
             environ.update(PYTHONPATH=f"{HOOK}:{ROOT}", TOOLKIT_COMPILER=json.dumps(whole))
-        command = [sys.executable, "-W", "ignore", __file__, "--child", name, str(width), str(words.threads)]
-        self.process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__([sys.executable, "-W", "ignore", __file__, "--child", name, width, words.threads], environ)
         self.turns: list[float] = []  # The median step of each turn.
         self.least_ms = float("inf")
         self.facts: dict[str, Any] = {}
 
-    def ask(self, order: str) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    def times(self, order: str, count: int) -> list[float]:
+        """Return the times of *count* steps, behind one that is not counted."""
+        return list(self.ask(f"{order} {count + 1}")[1:])
 
 
-def in_turns(sides: list[Side], steps: int) -> None:
+def take_turns(sides: list[Side], steps: int) -> None:
     """Take the times of *steps* turns of each of *sides*, and end them.
 
     A turn is a few steps, some 20 ms, behind one that is not counted: the first one after a wait meets a processor's
@@ -228,12 +225,10 @@ def in_turns(sides: list[Side], steps: int) -> None:
     for side in sides:
         side.facts = side.ask("settle")
     block = block_of(sides[0])
-    for number in range(steps):
-        for side in sides if number % 2 else sides[::-1]:
-            times = side.ask(f"run {block + 1}")[1:]
-            side.turns.append(statistics.median(times))
-            side.least_ms = min(side.least_ms, *times)
-    for side in sides:
+    turns = in_turns({str(n): lambda side=side: side.times("run", block) for n, side in enumerate(sides)}, steps)
+    for side, times in zip(sides, turns.values(), strict=True):
+        side.turns = list(map(statistics.median, times))
+        side.least_ms = min(map(min, times))
         side.end()
 
 
@@ -246,15 +241,10 @@ def own_part(side: Side, steps: int) -> float:
     side.ask("settle")
     side.ask("own 2")  # The code that it compiles.
     block = block_of(side)
-    ratios = []
-    for number in range(steps):
-        took_ms = {
-            order: statistics.median(side.ask(f"{order} {block + 1}")[1:])
-            for order in (("run", "own") if number % 2 else ("own", "run"))
-        }
-        ratios.append(took_ms["run"] / took_ms["own"])
+    ways = {order: lambda order=order: statistics.median(side.times(order, block)) for order in ("own", "run")}
+    turns = in_turns(ways, steps)
     side.end()
-    return statistics.median(ratios) - 1
+    return statistics.median(ran / own for ran, own in zip(turns["run"], turns["own"], strict=True)) - 1
 
 
 def compared(natives: list[Side], autos: list[Side]) -> tuple[str, str, str, float]:
@@ -269,74 +259,73 @@ def compared(natives: list[Side], autos: list[Side]) -> tuple[str, str, str, flo
     return steps[0], steps[1], f"{ratio:.3f} ({least[0] / least[1]:.3f})", ratio
 
 
-def models(words: argparse.Namespace) -> bool:
-    """Print the rows of the five models; return whether the promises hold."""
-    print("\n| model | native, ms | auto, ms | ratio | ends | why | own part of a step |")
-    print("|---|---|---|---|---|---|---|")
-    holds, ends = True, set()
-    for name in words.models:
+def models(words: argparse.Namespace) -> None:
+    """Print the rows of the five models, and whether the promises hold."""
+    parts, ratios_of, ends = [], [], set()
+
+    def row(name: str) -> tuple[str, ...]:
         natives = [Side(words, name, words.width) for _ in range(words.processes)]
         # One after the other: the second finds the code of the first.
         autos = []
         for _ in range(words.processes):
             autos.append(Side(words, name, words.width, asked={"compile": "auto"}))
             autos[-1].ask("settle")
-        in_turns([*natives, *autos], words.steps)
+        take_turns([*natives, *autos], words.steps)
         native, auto, ratios, ratio = compared(natives, autos)
         part = own_part(Side(words, name, words.width, asked={"compile": "auto"}, environ=KEEPS_MEMORY), words.steps)
-        holds = holds and ratio >= SAME and part < OVERHEAD
-        ends |= {side.facts["state"] for side in autos}
-        states = " and ".join(dict.fromkeys(side.facts["state"] for side in autos))
-        print(
-            f"| {name} | {native} | {auto} | {ratios} | {states} | {autos[0].facts['reason']} | {part * 100:+.2f} % |",
-            flush=True,
-        )
-    return holds and (ends >= {"compiled", "eager"} or set(words.models) < set(MODELS))
+        parts.append(part)
+        ratios_of.append(ratio)
+        states = list(dict.fromkeys(side.facts["state"] for side in autos))
+        ends.update(states)
+        return name, native, auto, ratios, " and ".join(states), autos[0].facts["reason"], f"{part * 100:+.2f} %"
+
+    head = ("model", "native, ms", "auto, ms", "ratio", "ends", "why", "own part of a step")
+    print_table(head, map(row, words.models))
+    print_promise(min(ratios_of) >= SAME, f"auto at least {SAME} times as fast as native")
+    print_promise(max(parts) < OVERHEAD, f"the toolkit's own part of a step below {OVERHEAD:.0%}")
+    if set(words.models) == set(MODELS):
+        print_promise(ends >= {"compiled", "eager"}, "some models end compiled, some eager")
 
 
-def widths(words: argparse.Namespace) -> bool:
-    """Print the rows of autocast; return whether the promises hold."""
+def widths(words: argparse.Namespace) -> None:
+    """Print the rows of autocast, and whether the promise holds."""
     flags = Path("/proc/cpuinfo").read_text()
     is_native = "avx512_bf16" in flags or "amx_bf16" in flags
-    print(f"\nbfloat16 in the processor: {'yes' if is_native else 'no'}\n")
-    print("| width | float32, ms | auto, ms | ratio | ends | why |\n|---|---|---|---|---|---|")
-    holds = True
-    for width in words.widths:
+    print(f"\nbfloat16 in the processor: {'yes' if is_native else 'no'}")
+    kept = []
+
+    def row(width: int) -> tuple[object, ...]:
         native, auto = Side(words, "vit", width), Side(words, "vit", width, asked={"autocast": "auto"})
-        in_turns([native, auto], words.steps)
+        take_turns([native, auto], words.steps)
         native_step, auto_step, ratios, ratio = compared([native], [auto])
-        holds = holds and ratio >= (BF16 if is_native and width >= 256 else SAME)
-        print(
-            f"| {width} | {native_step} | {auto_step} | {ratios} | {auto.facts['autocast_state']} |"
-            f" {auto.facts['autocast_reason']} |",
-            flush=True,
-        )
-    return holds
+        kept.append(ratio >= (BF16 if is_native and width >= 256 else SAME))
+        return width, native_step, auto_step, ratios, auto.facts["autocast_state"], auto.facts["autocast_reason"]
 
-
-def names(text: str) -> list[str]:
-    return [each for each in text.split(",") if each]
+    print_table(("width", "float32, ms", "auto, ms", "ratio", "ends", "why"), map(row, words.widths))
+    print_promise(
+        all(kept), f"{SAME} times as fast as float32; {BF16} times from width 256 on, in a processor with bfloat16"
+    )
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="torch", choices=["torch"])
-    parser.add_argument("--models", type=names, default=list(MODELS), help="'' for none")
-    parser.add_argument("--widths", type=lambda text: [int(each) for each in names(text)], default=[64, 128, 256, 512])
-    parser.add_argument("--width", type=int, default=128, help="of the five models (default 128)")
-    parser.add_argument("--steps", type=int, default=40, help="turns of each side (default 40)")
-    parser.add_argument("--processes", type=int, default=2, help="of each side, of which the least counts (default 2)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    words = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("what", nargs="?", default="torch", choices=["torch"])
+    options.add_argument("--models", type=names, default=list(MODELS), help="'' for none")
+    options.add_argument("--widths", type=numbers, default=[64, 128, 256, 512], help="'' for none")
+    options.add_argument("--width", type=int, default=128, help="of the five models (default 128)")
+    options.add_argument("--steps", type=int, default=40, help="turns of each side (default 40)")
+    options.add_argument("--processes", type=int, default=2, help="of each side, of which the least counts (default 2)")
+    options.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    words = options.parse_args()
+    print_machine(f"{words.threads} threads")
     with tempfile.TemporaryDirectory(prefix="bench-") as words.cache:
-        print(
-            f"{platform.machine()}, {os.cpu_count()} cores, {words.threads} threads, Python {platform.python_version()}"
-        )
-        holds = [models(words) if words.models else True, widths(words) if words.widths else True]
-    print(f"\nholds: {all(holds)}")
+        if words.models:
+            models(words)
+        if words.widths:
+            widths(words)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure the HTML page of a long job: 24 hours, 8 GPUs, 192 cores (made-up samples, as the monitor writes them).
 
     scripts/bench pages [--hours N] [--cores N] [--gpus N] [--keep FILE]
@@ -9,19 +8,16 @@ with the common cursor until the next frame. Each figure stands beside the most 
 more. Times are the median of several tries.
 """
 
-import argparse
 import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from harness import parser, print_machine, print_table
 
-LIMITS = {"build": 10.0, "size": 2e6, "drawn": 1000.0, "zoom": 100.0}
+LIMITS = {"built": 10.0, "size": 2.0, "drawn": 1000.0, "zoom": 100.0}
 TRIES = 5
 # From the zoom until the frame with it is on the screen: a task of its own runs right after the frame.
 ZOOM = """
@@ -105,7 +101,7 @@ def looked_at(path: Path) -> dict[str, float]:
                     "return [...toolkitPage.plots.values()].map((plot) => [plot.spec.id, plot.group.plots.length]);"
                 )
                 charts = browser.value(groups)
-                name = max(charts, key=lambda each: each[1])[0]
+                name = max(charts, key=lambda chart: chart[1])[0]
                 low, high = browser.value("return toolkitPage.plots.get(given[0]).group.span();", name)
                 for part in (0.25, 0.05, 0.15):
                     middle, half = (low + high) / 2, (high - low) * part
@@ -117,43 +113,38 @@ def looked_at(path: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=24)
-    parser.add_argument("--cores", type=int, default=192)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the page as this file")
-    words = parser.parse_args()
-    worst = 0
-
-    def row(what: str, value: float, limit: str, shown: Callable[[float], str]) -> None:
-        nonlocal worst
-        most = LIMITS.get(limit)
-        worst |= most is not None and value > most
-        print(f"{what:<58} {shown(value):>10} {'' if most is None else 'of at most ' + shown(most):>20}", flush=True)
-
+    options = parser(__doc__)
+    options.add_argument("--hours", type=float, default=24)
+    options.add_argument("--cores", type=int, default=192)
+    options.add_argument("--gpus", type=int, default=8)
+    options.add_argument("--keep", type=Path, metavar="FILE", help="keep the page as this file")
+    words = options.parse_args()
+    print_machine(f"{words.hours:g} h, {words.cores} cores, {words.gpus} GPUs")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "job"
         end_s = job(folder, hours=words.hours, cores=words.cores, gpus=words.gpus)
-        text, parts = build(folder, end_s + 60)
+        text, figures = build(folder, end_s + 60)
         path = (words.keep or Path(scratch) / "report.html").absolute()
         path.write_text(text, encoding="utf-8")
-        print(f"{words.hours:g} h, {words.cores} cores, {words.gpus} GPUs")
-        row("built", parts["built"], "build", lambda value: f"{value:.2f} s")
-        row("  CPU", parts["cpu"], "", lambda value: f"{value:.2f} s")
-        row("  sections", parts["sections"], "", lambda value: f"{value:.2f} s")
-        row("  html", parts["html"], "", lambda value: f"{value:.2f} s")
-        row("size", path.stat().st_size, "size", lambda value: f"{value / 1e6:.2f} MB")
-        seen = looked_at(path)
-        charts = f"navigation until all {seen['charts']:.0f} charts are drawn"
-        row(charts, seen["drawn"], "drawn", lambda value: f"{value:.0f} ms")
-        row(
-            "zoom of the charts with one cursor until it is shown",
-            seen["zoom"],
-            "zoom",
-            lambda value: f"{value:.0f} ms",
-        )
-        row("JavaScript heap", seen["heap"], "", lambda value: f"{value:.0f} MB")
-    return int(worst)
+        figures |= {"size": path.stat().st_size / 1e6, **looked_at(path)}
+    rows = (
+        ("built", "built", "s", 2),
+        ("its CPU", "cpu", "s", 2),
+        ("its sections", "sections", "s", 2),
+        ("its HTML", "html", "s", 2),
+        ("size", "size", "MB", 2),
+        (f"navigation until all {figures['charts']:.0f} charts are drawn", "drawn", "ms", 0),
+        ("zoom of the charts with one cursor until it is shown", "zoom", "ms", 0),
+        ("JavaScript heap", "heap", "MB", 0),
+    )
+    print_table(
+        ("", "", "at most"),
+        (
+            (what, f"{figures[name]:.{digits}f} {unit}", f"{LIMITS[name]:g} {unit}" if name in LIMITS else "")
+            for what, name, unit, digits in rows
+        ),
+    )
+    return int(any(figures[name] > most for name, most in LIMITS.items()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure backend smddp beside gloo: the same ranks, one after the other in turns; ratios above 1 say smddp is faster.
 
     scripts/bench dataparallel [--layouts 2,4,2x2] [--mib 1,8,25,100,400] [--tries F]
@@ -21,19 +20,16 @@ import argparse
 import contextlib
 import json
 import os
-import platform
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")) / "openmpi5/bin"
-sys.path.insert(0, str(ROOT))
+from harness import BEDS, numbers, parser, print_machine, print_table
+
+BED = BEDS / "openmpi5/bin"
 TRIES = {1: 40, 8: 24, 25: 16, 100: 10, 400: 8}
 WITHIN_S = 1200
 TENSOR_MIB = 4
@@ -92,10 +88,7 @@ def serve(sizes: list[int], share: float) -> None:
                 times[at, 0, number] = time.perf_counter() - began_s
                 times[at, 1, number] = time.process_time() - spent_s
         dist.all_reduce(times, dist.ReduceOp.MAX, group=theirs)
-        found: list[list[list[float]]] = times[
-            :, :, 2:
-        ].tolist()  # The first two touch memory; DDP makes its buckets anew.
-        return found
+        return list(times[:, :, 2:].tolist())  # The first two touch memory; DDP makes its buckets anew.
 
     def bare(mib: int, tries: int) -> list[list[list[float]]]:
         tensor = torch.zeros(mib * 2**18)
@@ -120,15 +113,6 @@ def serve(sizes: list[int], share: float) -> None:
     os._exit(0)  # Without the end of the interpreter, which gloo's threads may abort (torch 2.13).
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        for port in range(20_001 + os.getpid() % 9_000, 32_000):
-            with contextlib.suppress(OSError):
-                probe.bind(("", port))
-                return port
-    raise SystemExit("bench: no free port")
-
-
 @contextlib.contextmanager
 def network(hosts: int) -> Iterator[tuple[list[tuple[str, ...]], dict[str, str], str]]:
     """Yield what starts a command on each host, the variables for all, and a word on the network."""
@@ -150,6 +134,8 @@ def network(hosts: int) -> Iterator[tuple[list[tuple[str, ...]], dict[str, str],
 
 def measured(hosts: int, ranks: int, sizes: list[int], share: float) -> tuple[list[dict[str, Any]], str]:
     """Return what rank 0 of *hosts* x *ranks* printed, and a word on the network."""
+    from tests.ports import free_port
+
     with network(hosts) as (prefixes, given, word):
         shared = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
@@ -194,41 +180,39 @@ def mpi(ranks: int, sizes: list[int], share: float) -> dict[int, float]:
     return {int(line[0]): float(line[1]) for line in lines if len(line) == 2} if done.returncode == 0 else {}
 
 
-def show(layout: str, rows: list[dict[str, Any]], word: str, others: dict[int, float]) -> None:
-    cells = "all-reduce, gloo | smddp | ratio (median, CPU) | DDP step, gloo | smddp | ratio (median, CPU)"
-    print(f"\n| {layout}, {word}: MiB | {cells}{' | all-reduce, Open MPI' if others else ''} |")
-    print("|---" * (8 if others else 7) + "|")
-    for row in rows[:-1]:
-        line = [str(row["mib"])]
-        for (ours, our_cpu), (theirs, their_cpu) in (row["bare"], row["step"]):
-            line += [f"{min(theirs) * 1e3:.1f} ms", f"{min(ours) * 1e3:.1f} ms"]
-            middle = statistics.median(theirs) / statistics.median(ours)
-            line += [f"{min(theirs) / min(ours):.2f} ({middle:.2f}, {min(their_cpu) / min(our_cpu):.2f})"]
-        if others:
-            line.append(f"{others[row['mib']] * 1e3:.1f} ms" if row["mib"] in others else "")
-        print(f"| {' | '.join(line)} |")
-    print(f"\nsmddp's choice: {rows[-1]['why']}", flush=True)
+def cells(row: dict[str, Any], others: dict[int, float]) -> list[str]:
+    """Return a line of the table."""
+    line = [str(row["mib"])]
+    for (ours, our_cpu), (theirs, their_cpu) in (row["bare"], row["step"]):
+        line += [f"{min(theirs) * 1e3:.1f} ms", f"{min(ours) * 1e3:.1f} ms"]
+        middle = statistics.median(theirs) / statistics.median(ours)
+        line += [f"{min(theirs) / min(ours):.2f} ({middle:.2f}, {min(their_cpu) / min(our_cpu):.2f})"]
+    if others:
+        line.append(f"{others[row['mib']] * 1e3:.1f} ms" if row["mib"] in others else "")
+    return line
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layouts", default="2,4,2x2", metavar="[HOSTSx]RANKS,...")
-    parser.add_argument("--mib", default="1,8,25,100,400", metavar="N,...")
-    parser.add_argument("--tries", type=float, default=1.0, metavar="F", help="so many times the usual number of tries")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    words = parser.parse_args()
-    sizes = [int(word) for word in words.mib.split(",")]
+    options = parser(__doc__)
+    options.add_argument("--layouts", default="2,4,2x2", metavar="[HOSTSx]RANKS,...")
+    options.add_argument("--mib", type=numbers, default=[1, 8, 25, 100, 400], metavar="N,...")
+    options.add_argument("--tries", type=float, default=1.0, metavar="F", help="times the usual number of tries")
+    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    words = options.parse_args()
     if words.serve:
-        serve(sizes, words.tries)
+        serve(words.mib, words.tries)
         return
-    version = ".".join(map(str, sys.version_info[:3]))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {version}")
     for layout in words.layouts.split(","):
         hosts, ranks = map(int, layout.split("x")) if "x" in layout else (1, int(layout))
-        rows, word = measured(hosts, ranks, sizes, words.tries)
-        show(f"{layout} ranks", rows, word, mpi(ranks, sizes, words.tries) if hosts == 1 else {})
-        load = os.getloadavg()[0]
-        print(f"load of the machine: {load:.1f}", flush=True)
+        rows, word = measured(hosts, ranks, words.mib, words.tries)
+        others = mpi(ranks, words.mib, words.tries) if hosts == 1 else {}
+        print()
+        print_machine(f"{layout} ranks, {word}")
+        sides = ("gloo", "smddp", "ratio (median, CPU)")
+        head = [f"{act}, {side}" for act in ("all-reduce", "DDP step") for side in sides]
+        head += ["all-reduce, Open MPI"] if others else []
+        print_table(["MiB", *head], (cells(row, others) for row in rows[:-1]))
+        print(f"\nsmddp's choice: {rows[-1]['why']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Measure the link of a job with many hosts: one leader, N simulated followers in one other process, real sockets.
 
     scripts/bench link [--hosts 10,100,1000,10000] [--runs N]
@@ -18,18 +17,15 @@ Needs two cores and, for 10,000, `ulimit -n` of 11,000.
 
 import argparse
 import os
-import platform
 import random
 import resource
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness import Worker, numbers, parser, peak_mib, print_machine, print_table
 
 from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, PeerFailed
@@ -42,6 +38,7 @@ from toolkit.train.peers.protocol import Timeouts
 KEY = job_key(b"bench", (), b"")
 TIMES = Timeouts(heartbeat_s=1.0, heartbeat_timeout_s=8.0, join_s=300.0, finish_timeout_s=0.0, grace_s=10.0)
 LEADER = "algo-1"
+TIMED = ("join", "failing", "verdict", "barrier", "back")
 BEATS_S = 10.0
 INTERVAL_S = 2.5  # Of heartbeats, with 10,000 followers.
 TRACEBACK = "Traceback (most recent call last):\n" + '  File "train.py", line 100, in step\n    loss.backward()\n' * 400
@@ -65,7 +62,7 @@ def lead(count: int) -> None:
     poll = select.poll()
     poll.register(link.fd, select.POLLIN)
     poll.register(0, select.POLLIN)
-    while not link.finished:
+    while not link.is_finished:
         for fd, _ in poll.poll(link.due_in_s() * 1000 + 1):
             if fd == 0:
                 word = os.read(0, 100)
@@ -87,8 +84,7 @@ def lead(count: int) -> None:
         link.take()
     if link.refused:
         raise SystemExit(f"bench: {dict(link.refused)}")
-    status = Path("/proc/self/status").read_text()
-    print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), flush=True)
+    print(peak_mib(), flush=True)
 
 
 class Followers:
@@ -147,39 +143,10 @@ class Followers:
             self.settled += 1
 
 
-class LeaderProcess:
-    """A leader in a process of its own."""
-
-    def __init__(self, count: int) -> None:
-        command = [sys.executable, __file__, "--lead", str(count)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.port = int(self.read())
-
-    def say(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(word + "\n")
-        self._process.stdin.flush()
-
-    def read(self) -> float:
-        assert self._process.stdout is not None
-        return float(self._process.stdout.readline())
-
-    def ask(self, word: str) -> float:
-        self.say(word)
-        return self.read()
-
-    def end(self) -> float:
-        """Return its peak memory, MiB."""
-        peak = self.read() / 1024
-        if self._process.wait() != 0:
-            raise SystemExit("bench: the leader failed")
-        return peak
-
-
-def joined(count: int) -> tuple[LeaderProcess, Followers, float]:
+def joined(count: int) -> tuple[Worker, Followers, float]:
     """Return a job that has started, and how long that took."""
-    leader = LeaderProcess(count)
-    followers = Followers(count, leader.port)
+    leader = Worker([sys.executable, __file__, "--lead", count])
+    followers = Followers(count, leader.read())
     began_s = time.monotonic()
     for link in followers.links:
         link.tell(Ready())
@@ -194,10 +161,11 @@ def measure_failure(count: int) -> dict[str, float]:
     until_s += random.uniform(0, INTERVAL_S)
     followers.until(lambda: time.monotonic() > until_s)
     began_s = time.monotonic()
-    leader.say("fail")
+    leader.tell("fail")
     failing_s = followers.until(lambda: followers.failing == count) - began_s
     verdict_s = followers.until(lambda: followers.settled == count) - began_s
-    memory = leader.end()
+    memory = leader.read()
+    leader.end()
     followers.close()
     return {"join": join_s, "beats": beats, "failing": failing_s, "verdict": verdict_s, "memory": memory}
 
@@ -211,7 +179,7 @@ def measure_reconnection(count: int) -> dict[str, float]:
     leader, followers, _ = joined(count)
     before = {connection for link in followers.links for connection in link.connections}
     began_s = time.monotonic()
-    leader.say("cut")
+    leader.tell("cut")
     followers.until(lambda: all(link.connections and not before & {*link.connections} for link in followers.links))
     while (here := leader.ask("back")) != count:
         if here < 0:
@@ -222,47 +190,43 @@ def measure_reconnection(count: int) -> dict[str, float]:
     return {"back": back_s}
 
 
-def ended(leader: LeaderProcess, followers: Followers) -> float:
+def ended(leader: Worker, followers: Followers) -> float:
     """End all hosts well, and return how long it takes until every follower has the verdict, in seconds."""
     count, began_s = len(followers.links), time.monotonic()
-    leader.say("end")
+    leader.tell("end")
     for link in followers.links:
         link.tell(HostEnded(report=EndReport(host=link.me, exit_code=0)))
     barrier_s = followers.until(lambda: followers.settled == count) - began_s
+    leader.read()
     leader.end()
     followers.close()
     return barrier_s
 
 
+def row(count: int, runs: int) -> tuple[str, ...]:
+    """Return a line of the table: the worst of *runs*."""
+    figures = [{**measure_failure(count), **measure_barrier(count), **measure_reconnection(count)} for _ in range(runs)]
+    worst = {name: max(run[name] for run in figures) for name in figures[0]}
+    times = (f"{worst[name]:.2f} s" for name in TIMED)
+    return f"{count:,}", *times, f"{worst['memory']:.0f} MiB", f"{worst['beats']:.1f} %"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", default="10,100,1000,10000", metavar="N,...", help="followers")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--lead", type=int, help=argparse.SUPPRESS)
-    words = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--hosts", type=numbers, default=[10, 100, 1000, 10000], metavar="N,...", help="followers")
+    options.add_argument("--runs", type=int, default=1)
+    options.add_argument("--lead", type=int, help=argparse.SUPPRESS)
+    words = options.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if words.lead is not None:
         lead(words.lead)
         return
-    version = ".".join(map(str, sys.version_info[:3]))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {version}")
-    names_of_times = f"{'join':>9} {'failing':>9} {'verdict':>9} {'barrier':>9} {'back':>9}"
-    print(f"{'followers':>9} {names_of_times} {'leader':>11} {'beats':>8}")
-    for count in map(int, words.hosts.split(",")):
-        if hard != resource.RLIM_INFINITY and hard < count + 512:
-            print(f"{count:>9,} not tried: ulimit -n allows {hard} descriptors")
-            continue
-        runs = [
-            {**measure_failure(count), **measure_barrier(count), **measure_reconnection(count)}
-            for _ in range(words.runs)
-        ]
-        worst = {name: max(run[name] for run in runs) for name in runs[0]}
-        print(
-            f"{count:>9,} {worst['join']:>7.2f} s {worst['failing']:>7.2f} s {worst['verdict']:>7.2f} s "
-            f"{worst['barrier']:>7.2f} s {worst['back']:>7.2f} s {worst['memory']:>7.0f} MiB {worst['beats']:>6.1f} %",
-            flush=True,
-        )
+    print_machine()
+    possible = [count for count in words.hosts if hard == resource.RLIM_INFINITY or hard >= count + 512]
+    print_table(("followers", *TIMED, "leader", "beats"), (row(count, words.runs) for count in possible))
+    for count in set(words.hosts) - set(possible):
+        print(f"\n{count:,} not tried: ulimit -n allows {hard} descriptors")
 
 
 if __name__ == "__main__":

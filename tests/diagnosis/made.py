@@ -15,12 +15,12 @@ def window(
     columns: Mapping[str, Sequence[float]], *, interval_s: float = 0.5, machine: MachineFacts | None = None
 ) -> EvidenceWindow:
     """Return a window that holds *columns*, sampled each *interval_s*."""
-    made = EvidenceWindow(
+    evidence_window = EvidenceWindow(
         list(columns), host="algo-1", start_s=START_S, interval_s=interval_s, machine=machine or MachineFacts(cores=4)
     )
     for index, row in enumerate(zip(*columns.values(), strict=True)):
-        made.sample(START_S + index * interval_s, row)
-    return made
+        evidence_window.sample(START_S + index * interval_s, row)
+    return evidence_window
 
 
 def evidence(columns: Mapping[str, Sequence[float]], *, is_over: bool = True, interval_s: float = 0.5) -> Evidence:
@@ -29,7 +29,10 @@ def evidence(columns: Mapping[str, Sequence[float]], *, is_over: bool = True, in
     return window(columns, interval_s=interval_s).evidence(START_S + (count - 1) * interval_s, is_over=is_over)
 
 
-def found(of: Evidence, rules: object = None) -> dict[str, Finding]:
+def find_by_rule(of: Evidence, rules: object = None) -> dict[str, Finding]:
     """Return what *rules*, as a job says them, find, by rule."""
-    asked = configuration.read(rules, "rules.json").configurations
-    return {finding.rule: finding for finding in diagnosis.run(of, asked)}
+    configurations = configuration.read(rules, "rules.json").configurations
+    failures: dict[str, str] = {}
+    findings = diagnosis.run(of, configurations, failures)
+    assert not failures
+    return {finding.rule: finding for finding in findings}

@@ -2,7 +2,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-from tests.diagnosis.made import START_S, found, window
+from tests.diagnosis.made import START_S, find_by_rule, window
 from toolkit.diagnosis import files
 from toolkit.series import findings, sample_writer, step_records
 from toolkit.series.column import SampleColumn
@@ -28,29 +28,29 @@ def test_the_files_of_a_job_are_evidence(tmp_path: Path) -> None:
     metrics.write_text('{"name":"loss","value":"NaN","time_s":1760000050.0,"host":"algo-2","rank":0,"step":7}\n')
 
     evidence = files.read(tmp_path, metrics)
-    seen = found(evidence)
+    findings = find_by_rule(evidence)
 
     assert (evidence.host, evidence.machine.cores, evidence.interval_s) == ("algo-2", 2, 0.5)
-    assert seen.keys() == {"BusyCore", "DataWait", "ExplodingTensor", "LowGPUUtilization"}
-    assert "core0 99 %" in seen["BusyCore"].text
-    assert "loss is NaN at step 7 on rank 0" in seen["ExplodingTensor"].text
-    assert {finding.host for finding in seen.values()} == {"algo-2"}
+    assert findings.keys() == {"BusyCore", "DataWait", "ExplodingTensor", "LowGPUUtilization"}
+    assert "core0 99 %" in findings["BusyCore"].text
+    assert "loss is NaN at step 7 on rank 0" in findings["ExplodingTensor"].text
+    assert {finding.host for finding in findings.values()} == {"algo-2"}
 
 
 def test_a_finding_about_a_loss_that_was_never_finite_can_be_read_again(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"name":"loss","value":"NaN","time_s":1760000050.0,"host":"a","rank":0}\n')
 
-    finding = found(files.read(tmp_path, tmp_path / "metrics.jsonl"))["ExplodingTensor"]
+    finding = find_by_rule(files.read(tmp_path, tmp_path / "metrics.jsonl"))["ExplodingTensor"]
     findings.append(tmp_path / findings.NAME, finding)
 
     assert findings.read(tmp_path / findings.NAME) == (finding,)
 
 
 def test_rules_and_metrics_of_one_attempt_know_nothing_of_the_others(tmp_path: Path) -> None:
-    told = [
+    records = [
         StepRecord(rank=0, attempt=1 + number // 50, step=number % 50, end_s=START_S + number) for number in range(100)
     ]
-    step_records.StepWriter(tmp_path / "steps").add(told)
+    step_records.StepWriter(tmp_path / "steps").add(records)
     lines = [
         f'{{"name":"loss","value":{number},"time_s":{START_S + number},"host":"a","rank":0}}' for number in range(100)
     ]
@@ -60,11 +60,11 @@ def test_rules_and_metrics_of_one_attempt_know_nothing_of_the_others(tmp_path: P
     first = files.read(tmp_path, tmp_path / "metrics.jsonl", end_s=failed_s, attempt=0)
     second = files.read(tmp_path, tmp_path / "metrics.jsonl", start_s=failed_s, attempt=1)
 
-    assert [(each.steps[0].end_s[0], each.steps[0].end_s[-1]) for each in (first, second)] == [
+    assert [(part.steps[0].end_s[0], part.steps[0].end_s[-1]) for part in (first, second)] == [
         (START_S, START_S + 49),
         (START_S + 50, START_S + 99),
     ]
-    assert [list(each.metrics["loss"][0].value) for each in (first, second)] == [
+    assert [list(part.metrics["loss"][0].value) for part in (first, second)] == [
         list(map(float, range(50))),
         list(map(float, range(50, 100))),
     ]
@@ -73,12 +73,12 @@ def test_rules_and_metrics_of_one_attempt_know_nothing_of_the_others(tmp_path: P
 def test_the_newest_sample_is_kept_also_where_not_all_are(tmp_path: Path) -> None:
     columns = {"cpu/all/used_percent": [float(index) for index in range(1001)]}
 
-    seen = window(columns, interval_s=0.1).evidence(START_S + 100)
+    evidence = window(columns, interval_s=0.1).evidence(START_S + 100)
 
-    assert seen.column("cpu/all/used_percent")[-1] == 1000
-    assert 100 <= len(seen.times_s) <= 110
-    assert all(after > before for before, after in pairwise(seen.times_s))
+    assert evidence.column("cpu/all/used_percent")[-1] == 1000
+    assert 100 <= len(evidence.times_s) <= 110
+    assert all(after > earlier for earlier, after in pairwise(evidence.times_s))
 
 
 def test_a_job_without_a_monitor_has_evidence_of_nothing(tmp_path: Path) -> None:
-    assert found(files.read(tmp_path / "monitor", tmp_path / "metrics.jsonl")) == {}
+    assert find_by_rule(files.read(tmp_path / "monitor", tmp_path / "metrics.jsonl")) == {}

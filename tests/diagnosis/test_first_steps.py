@@ -21,11 +21,11 @@ def every(period: int, steps: int, first: int = 0) -> dict[int, float]:
     [(22, 571, 21), (22, 109, 21), (5, 60, 4), (100, 800, 99)],
 )
 def test_long_waits_at_regular_distances_have_a_period(period: int, steps: int, first: int) -> None:
-    found = first_steps(waits(steps, every(period, steps, first)))
+    loading = first_steps(waits(steps, every(period, steps, first)))
 
-    assert found is not None
-    assert (found.period, found.count) == (period, len(range(first, steps, period)))
-    assert 0.7 < found.share < 1
+    assert loading is not None
+    assert (loading.period, loading.count) == (period, len(range(first, steps, period)))
+    assert 0.7 < loading.share < 1
 
 
 def test_an_epoch_whose_first_wait_was_short_and_one_that_came_a_step_early_change_nothing() -> None:
@@ -33,10 +33,10 @@ def test_an_epoch_whose_first_wait_was_short_and_one_that_came_a_step_early_chan
     del long[220]
     long[307] = long.pop(308)
 
-    found = first_steps(waits(571, long))
+    loading = first_steps(waits(571, long))
 
-    assert found is not None
-    assert found.period == 22
+    assert loading is not None
+    assert loading.period == 22
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,12 @@ pytestmark = pytest.mark.torch
 TWO_RANKS = ("--processes-per-host", "2", "--distribution", "torch_distributed")
 TWO_HOSTS = ("--hosts", "2", "--distribution", "torch_distributed")
 METRICS = (
-    *("--metric", r"step=step=(\d+)"),
-    *("--metric", r"loss=\bloss=([-+0-9.e]+|nan|inf)"),
-    *("--metric", r"val_loss=val_loss=([-+0-9.e]+|nan|inf)"),
+    "--metric",
+    r"step=step=(\d+)",
+    "--metric",
+    r"loss=\bloss=([-+0-9.e]+|nan|inf)",
+    "--metric",
+    r"val_loss=val_loss=([-+0-9.e]+|nan|inf)",
 )
 # The start of these jobs is a small part of 20 minutes, the default.
 RULES = {
@@ -53,26 +56,28 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     started = {}
     for name, (faults, steps, words) in JOBS.items():
         environ = {"FAULTS": faults, "STEPS": str(steps), "TOOLKIT_MONITOR": "on"}
-        given = [word for key, value in environ.items() for word in ("--env", f"{key}={value}")]
+        env_words = [word for key, value in environ.items() for word in ("--env", f"{key}={value}")]
         folder = tmp_path_factory.mktemp(name)
-        started[name] = ToolkitRun(folder, "diagnosed.py", *METRICS, *given, *words, TOOLKIT_MONITOR="on")
+        started[name] = ToolkitRun(folder, "diagnosed.py", *METRICS, *env_words, *words, TOOLKIT_MONITOR="on")
     for run in started.values():
         with run:
             assert run.end() == 0, run.console
     yield {name: run.folder / "hosts" / "algo-1" / "opt" / "ml" / "output" for name, run in started.items()}
 
 
-def found(output: Path, rules: object = None) -> dict[str, Finding]:
+def find_by_rule(output: Path, rules: object = None) -> dict[str, Finding]:
     """Return what is found until the last line of the script: how long its processes take to end is the machine's."""
     last_s = json.loads((output / "metrics.jsonl").read_bytes().splitlines()[-1])["time_s"]
     evidence = files.read(output / "monitor", output / "metrics.jsonl", end_s=last_s)
-    asked = configuration.read(rules, "rules").configurations
+    configurations = configuration.read(rules, "rules").configurations
     # Other processes of this machine share the container's memory: test_a_leak_is_dated looks at the ranks' own.
-    return {each.rule: each for each in diagnose([evidence], asked) if each.rule != "MemoryLimit"}
+    return {
+        finding.rule: finding for finding in diagnose([evidence], configurations, {}) if finding.rule != "MemoryLimit"
+    }
 
 
 def live(output: Path) -> list[Finding]:
-    return [each for each in findings.read(output / "monitor" / findings.NAME) if each.rule != "MemoryLimit"]
+    return [finding for finding in findings.read(output / "monitor" / findings.NAME) if finding.rule != "MemoryLimit"]
 
 
 def output_of(output: Path, host: str) -> Path:
@@ -93,20 +98,28 @@ def report(output: Path, shape: str) -> str:
     [
         (
             "starved",
-            {"DataWait", "ExplodingTensor", "LossNotDecreasing", "Overfit", "Overtraining", "StalledTrainingRule"},
+            {
+                "DataWait",
+                "ExplodingTensor",
+                "LossNotDecreasing",
+                "Overfit",
+                "Overtraining",
+                "StalledTrainingRule",
+                "StepPause",
+            },
         ),
-        ("uneven", {"StepOutlier"}),
+        ("uneven", {"StepPause"}),
         ("waiting", {"SlowRank", "StepAlternation"}),
         ("healthy", set()),
         ("healthy_pair", set()),
     ],
 )
 def test_the_faults_of_a_job_are_found_and_no_others(jobs: dict[str, Path], name: str, rules: set[str]) -> None:
-    seen = found(jobs[name], RULES)
+    findings = find_by_rule(jobs[name], RULES)
 
     # The start takes longer than the threshold in every job; 20 minutes, the default, in none.
-    assert seen.keys() - {"MaxInitializationTime"} == rules
-    assert "MaxInitializationTime" in seen
+    assert findings.keys() - {"MaxInitializationTime"} == rules
+    assert "MaxInitializationTime" in findings
 
 
 @pytest.mark.parametrize(("name", "is_found"), [("uneven", True), ("starved", False)])
@@ -131,30 +144,32 @@ def test_a_leak_is_dated(jobs: dict[str, Path], name: str, is_found: bool) -> No
     )
 
     rules = {"MemoryLimit": {"patience": 10}}
-    seen = {each.rule: each for each in diagnose([alone], configuration.read(rules, "").configurations)}
+    findings = {
+        finding.rule: finding for finding in diagnose([alone], configuration.read(rules, "").configurations, {})
+    }
 
-    assert ("MemoryLimit" in seen) is is_found
+    assert ("MemoryLimit" in findings) is is_found
     if is_found:  # 4 MiB a step.
         seconds = real.steps[0].end_s[-1] - real.steps[0].end_s[0]
-        slope = next(number.value for number in seen["MemoryLimit"].numbers if number.name == "slope")
+        slope = next(number.value for number in findings["MemoryLimit"].numbers if number.name == "slope")
         assert slope == pytest.approx((len(real.steps[0].end_s) - 1) * (4 << 20) / seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("name", ["healthy", "healthy_pair"])
 def test_a_healthy_job_has_no_finding_neither_live_nor_after_the_fact(jobs: dict[str, Path], name: str) -> None:
-    assert found(jobs[name]) == {}
+    assert find_by_rule(jobs[name]) == {}
     assert live(jobs[name]) == []
 
 
 def test_a_starved_job_is_told_while_it_runs(jobs: dict[str, Path]) -> None:
-    told = live(jobs["starved"])
+    findings = live(jobs["starved"])
 
-    assert {each.rule for each in told} == {"DataWait", "ExplodingTensor"}
-    assert all(each.live and each.host == "algo-1" for each in told)
+    assert {finding.rule for finding in findings} == {"DataWait", "ExplodingTensor", "StepPause"}
+    assert all(finding.live and finding.host == "algo-1" for finding in findings)
 
 
 def test_the_slow_rank_and_a_healthy_one_are_named(jobs: dict[str, Path]) -> None:
-    finding = found(jobs["waiting"])["SlowRank"]
+    finding = find_by_rule(jobs["waiting"])["SlowRank"]
 
     assert finding.rank == 1
     assert "Most of it is forward" in finding.text
@@ -162,9 +177,9 @@ def test_the_slow_rank_and_a_healthy_one_are_named(jobs: dict[str, Path]) -> Non
 
 def test_the_slow_rank_and_a_healthy_one_trace_five_steps(jobs: dict[str, Path]) -> None:
     lists = (jobs["waiting"] / "profiler" / "framework").glob("*_rank-*.json")
-    windows = {told["rank"]: told["windows"] for told in map(json.loads, map(Path.read_text, lists))}
+    windows = {rank_trace["rank"]: rank_trace["windows"] for rank_trace in map(json.loads, map(Path.read_text, lists))}
 
-    assert {rank: [each["steps"] for each in of_rank] for rank, of_rank in windows.items()} == {0: [5], 1: [5]}
+    assert {rank: [finding["steps"] for finding in of_rank] for rank, of_rank in windows.items()} == {0: [5], 1: [5]}
 
 
 @pytest.mark.parametrize("shape", ["html", "text", "markdown", "json"])
@@ -176,9 +191,11 @@ def test_the_report_shows_by_operator_what_the_slow_rank_does_more(jobs: dict[st
 
 
 def test_a_slow_rank_that_is_alone_on_its_host_is_found_while_the_job_runs(jobs: dict[str, Path]) -> None:
-    told = live(jobs["slow_host"])
+    findings = live(jobs["slow_host"])
 
-    assert [(each.rule, each.host, each.rank, each.live) for each in told] == [("SlowRank", "algo-2", 1, True)]
+    assert [(finding.rule, finding.host, finding.rank, finding.live) for finding in findings] == [
+        ("SlowRank", "algo-2", 1, True)
+    ]
     assert not live(output_of(jobs["slow_host"], "algo-2"))
 
 
@@ -187,11 +204,14 @@ def test_the_slow_rank_and_a_healthy_one_of_another_host_trace_five_steps_at_the
 ) -> None:
     outputs = (jobs["slow_host"], output_of(jobs["slow_host"], "algo-2"))
     lists = [path for output in outputs for path in (output / "profiler" / "framework").glob("*_rank-*.json")]
-    told = {each["rank"]: each for each in map(json.loads, map(Path.read_text, lists))}
-    windows = {rank: [(one["steps"], one["request"]) for one in each["windows"]] for rank, each in told.items()}
+    by_rank = {listing["rank"]: listing for listing in map(json.loads, map(Path.read_text, lists))}
+    windows = {
+        rank: [(window["steps"], window["request"]) for window in listing["windows"]]
+        for rank, listing in by_rank.items()
+    }
 
     assert windows == {0: [(5, -1)], 1: [(5, -1)]}
-    first, second = (told[rank]["windows"][0]["first_step"] for rank in (0, 1))
+    first, second = (by_rank[rank]["windows"][0]["first_step"] for rank in (0, 1))
     assert abs(first - second) <= 5
 
 
@@ -207,7 +227,7 @@ def test_the_report_shows_what_the_slow_rank_does_more_than_one_of_another_host(
 
 
 def test_the_numbers_of_a_finding_are_those_that_were_injected(jobs: dict[str, Path]) -> None:
-    alternation = found(jobs["waiting"])["StepAlternation"]
+    alternation = find_by_rule(jobs["waiting"])["StepAlternation"]
     times = [number.value for number in alternation.numbers if number.name.startswith("median")]
 
     assert max(times) - min(times) == pytest.approx(0.14, rel=0.2)

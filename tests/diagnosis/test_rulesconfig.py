@@ -31,7 +31,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
+def rulesconfig_documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
     folder = tmp_path_factory.mktemp("rulesconfig")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--no-input")
     done = subprocess.run((*pip, "--target", str(folder), PACKAGE), capture_output=True, text=True, timeout=300)
@@ -46,23 +46,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
         env={"PYTHONPATH": f"{root}:{folder}"},
     )
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, list[dict[str, object]]] = json.loads(ran.stdout)
-    return found
+    findings: dict[str, list[dict[str, object]]] = json.loads(ran.stdout)
+    return findings
 
 
-def test_the_defaults_are_those_of_rulesconfig(made: dict[str, list[dict[str, object]]]) -> None:
-    asked = configuration.read(made["defaults"], "rules").configurations
+def test_the_defaults_are_those_of_rulesconfig(rulesconfig_documents: dict[str, list[dict[str, object]]]) -> None:
+    configurations = configuration.read(rulesconfig_documents["defaults"], "rules").configurations
 
-    assert len(asked) == 10
-    assert [each.parameters for each in asked] == [each.rule.parameters() for each in asked]
+    assert len(configurations) == 10
+    assert [configuration.parameters for configuration in configurations] == [
+        configuration.rule.parameters() for configuration in configurations
+    ]
 
 
-def test_its_rules_on_a_loss_and_its_actions_are_read(made: dict[str, list[dict[str, object]]]) -> None:
-    loss = configuration.read(made["loss"], "rules").configurations
-    stop = configuration.read(made["stop"], "rules")
-    report = {each.rule.name: each for each in configuration.read(made["report"], "rules").configurations}
+def test_its_rules_on_a_loss_and_its_actions_are_read(
+    rulesconfig_documents: dict[str, list[dict[str, object]]],
+) -> None:
+    loss = configuration.read(rulesconfig_documents["loss"], "rules").configurations
+    stop = configuration.read(rulesconfig_documents["stop"], "rules")
+    report = {
+        configuration.rule.name: configuration
+        for configuration in configuration.read(rulesconfig_documents["report"], "rules").configurations
+    }
 
-    assert sum(each.rule.group == "loss" for each in loss) == 5
+    assert sum(configuration.rule.group == "loss" for configuration in loss) == 5
     assert stop.configurations[0].action == "stop"
     assert "'sms' is not carried out" in stop.notes[0]
     assert report["CPUBottleneck"].user_set == {"threshold"}

@@ -70,7 +70,7 @@ def test_lines_and_names_are_those_of_the_service(tmp_path: Path) -> None:
         '{"Type":"cpu","Name":"cpu0","Dimension":"CPUUtilization","Value":0.00,"NodeId":"algo-1",'
         '"Timestamp":1591748100.000000}'
     )
-    assert [(each["Type"], each["Name"], each["Dimension"], each["Value"]) for each in map(json.loads, lines)] == [
+    assert [(event["Type"], event["Name"], event["Dimension"], event["Value"]) for event in map(json.loads, lines)] == [
         ("cpu", "cpu0", "CPUUtilization", 0),
         ("cpu", "cpu0", "I/OWaitPercentage", 1.5),
         ("gpu", "gpu0", "GPUUtilization", 99),
@@ -124,15 +124,15 @@ def test_what_is_written_comes_back_as_samples(tmp_path: Path) -> None:
     write(tmp_path, 10, node="algo-2")
     write(tmp_path, 10, node="algo-10")
 
-    found = debugger_reader.read(tmp_path)
+    by_host = debugger_reader.read(tmp_path)
 
-    assert list(found) == ["algo-1", "algo-2", "algo-10"]
+    assert list(by_host) == ["algo-1", "algo-2", "algo-10"]
     names = {"cpu/all/iowait_percent", *(column.name for column in COLUMNS)}
-    assert {column.name for column in found["algo-1"].columns} == names
-    assert found["algo-1"].span() == (MINUTE, MINUTE + 89.5)
-    series = found["algo-1"].series("cpu/core0/used_percent", points=30)
+    assert {column.name for column in by_host["algo-1"].columns} == names
+    assert by_host["algo-1"].span() == (MINUTE, MINUTE + 89.5)
+    series = by_host["algo-1"].series("cpu/core0/used_percent", points=30)
     assert series.high.max() == 179
-    assert set(found["algo-2"].series("network/all/received_bytes_per_s").mean) == {1e6}
+    assert set(by_host["algo-2"].series("network/all/received_bytes_per_s").mean) == {1e6}
 
 
 def test_the_service_s_own_files_are_read(tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_the_service_s_own_files_are_read(tmp_path: Path) -> None:
     (folder / "1733636880.algo-1.json").write_text(REAL)
     (folder / "1733636940.algo-1.json").write_text(REAL.replace("17336369", "17336370")[:-40])
 
-    found = debugger_reader.read(tmp_path / "profiler-output")["algo-1"]
+    samples = debugger_reader.read(tmp_path / "profiler-output")["algo-1"]
 
-    assert found.series("cpu/core0/used_percent").mean[1:3].tolist() == pytest.approx([98.0, 98.04])
-    assert found.series("memory/container/used_percent").mean[:2].tolist() == pytest.approx([6.18, 6.75])
-    assert found.series("cpu/all/used_percent").mean[1] == pytest.approx((98 + 89.58) / 2)
-    assert found.series("cpu/core1/used_percent").mean[-1] != 100  # Its line was cut off.
-    assert np.nanmax(found.series("network/Platform/ReceiveBytesPerSecond").mean) == pytest.approx(66775126.66)
-    assert len(found.series("disk/all/operations_per_s").x) == 6
+    assert samples.series("cpu/core0/used_percent").mean[1:3].tolist() == pytest.approx([98.0, 98.04])
+    assert samples.series("memory/container/used_percent").mean[:2].tolist() == pytest.approx([6.18, 6.75])
+    assert samples.series("cpu/all/used_percent").mean[1] == pytest.approx((98 + 89.58) / 2)
+    assert samples.series("cpu/core1/used_percent").mean[-1] != 100  # Its line was cut off.
+    assert np.nanmax(samples.series("network/Platform/ReceiveBytesPerSecond").mean) == pytest.approx(66775126.66)
+    assert len(samples.series("disk/all/operations_per_s").x) == 6
 
 
 def test_a_killed_writer_s_file_gets_its_name_from_the_next(tmp_path: Path) -> None:
@@ -172,15 +172,15 @@ def test_a_killed_writer_s_file_gets_its_name_from_the_next(tmp_path: Path) -> N
 
 def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("")
-    said: list[str] = []
-    writer = debugger_writer.DebuggerWriter(tmp_path, "algo-1", COLUMNS, warn=said.append)
+    messages: list[str] = []
+    writer = debugger_writer.DebuggerWriter(tmp_path, "algo-1", COLUMNS, warn=messages.append)
 
     for number in range(3):
         writer.add(MINUTE + number, values(number))
     writer.close()
 
-    assert len(said) == 1
-    assert said[0].endswith("no more of the Debugger's files are written; the job goes on")
+    assert len(messages) == 1
+    assert messages[0].endswith("no more of the Debugger's files are written; the job goes on")
 
 
 def test_a_host_of_another_name_writes_as_a_node_that_readers_take(tmp_path: Path) -> None:
@@ -201,15 +201,15 @@ def test_every_metric_has_a_column_of_its_own() -> None:
 def test_a_host_without_a_monitor_has_the_debugger_s_samples(tmp_path: Path) -> None:
     for node in ("algo-1", "algo-2"):
         write(tmp_path / "profiler", 10, node=node)
-    one = tmp_path / "one"
-    write(one / "profiler", 10)
+    first = tmp_path / "one"
+    write(first / "profiler", 10)
 
     assert measured.of_host(tmp_path / "monitor", "algo-2").span() == (MINUTE, MINUTE + 9.5)
     assert measured.of_host(tmp_path / "monitor", "algo-3").span() is None
-    assert measured.of_host(one / "monitor", "host 1").span() == (MINUTE, MINUTE + 9.5)
+    assert measured.of_host(first / "monitor", "host 1").span() == (MINUTE, MINUTE + 9.5)
 
-    sample_writer.SampleWriter(one / "monitor/samples", COLUMNS).add(5.0, values(1))
-    assert measured.of_host(one / "monitor", "host 1").span() == (5, 5)
+    sample_writer.SampleWriter(first / "monitor/samples", COLUMNS).add(5.0, values(1))
+    assert measured.of_host(first / "monitor", "host 1").span() == (5, 5)
 
 
 def test_a_folder_without_files_has_no_nodes(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def write(
 def test_a_recording_shorter_than_two_minutes_comes_back_raw(tmp_path: Path) -> None:
     write(tmp_path, 100).close()
 
-    found = read(tmp_path)
-    series = found.series(CPU)
+    samples = read(tmp_path)
+    series = samples.series(CPU)
 
-    assert found.columns == TWO
-    assert found.span() == (START_S, START_S + 99.5)
+    assert samples.columns == TWO
+    assert samples.span() == (START_S, START_S + 99.5)
     assert series.x.tolist() == [START_S + number / 2 for number in range(200)]
     assert series.mean.tolist() == [number % 100 for number in range(200)]
     assert series.low.tolist() == series.high.tolist() == series.mean.tolist()
@@ -58,11 +58,11 @@ def test_older_values_come_back_as_minimum_maximum_and_mean_of_seconds(tmp_path:
 def test_raw_values_of_at_least_the_last_minute_are_kept(tmp_path: Path) -> None:
     write(tmp_path, 629.5).close()
 
-    found = read(tmp_path)
-    last = found.series(CPU, found.span()[1] - 60)  # type: ignore[index]
+    samples = read(tmp_path)
+    last = samples.series(CPU, samples.span()[1] - 60)  # type: ignore[index]
 
     assert len(last.x) == 121
-    assert 120 <= len(list(found.series(CPU, found.span()[1] - 300).x)) < 420  # type: ignore[index]
+    assert 120 <= len(list(samples.series(CPU, samples.span()[1] - 300).x)) < 420  # type: ignore[index]
 
 
 def test_raw_values_around_a_finding_are_kept(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_raw_values_around_a_finding_are_kept(tmp_path: Path) -> None:
         writer.add(START_S + number / 2, (number % 100, 1.0))
     writer.close()
 
-    found = read(tmp_path)
+    samples = read(tmp_path)
 
-    assert len(found.series(CPU, START_S + 520, START_S + 660).x) == 281
-    assert len(found.series(CPU, START_S + 900, START_S + 1000).x) == 101
+    assert len(samples.series(CPU, START_S + 520, START_S + 660).x) == 281
+    assert len(samples.series(CPU, START_S + 900, START_S + 1000).x) == 101
 
 
 @pytest.mark.parametrize("points", [1, 7, 100, 599, 5000])
@@ -118,9 +118,9 @@ def test_slow_samples_are_kept_too(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_has_no_samples(tmp_path: Path) -> None:
-    found = read(tmp_path / "none")
+    samples = read(tmp_path / "none")
 
-    assert (found.columns, found.span()) == ((), None)
+    assert (samples.columns, samples.span()) == ((), None)
 
 
 def test_a_column_that_is_not_there_is_a_key_error(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_a_column_that_comes_later_is_nan_before(tmp_path: Path) -> None:
         writer.add(START_S + 10 + number / 2, (1.0, 2.0, 300.0))
     writer.close()
 
-    found = read(tmp_path)
-    series = found.series(later.name)
+    samples = read(tmp_path)
+    series = samples.series(later.name)
 
-    assert found.columns == (*TWO, later)
-    assert series.x.tolist() == found.series(CPU).x.tolist() == [START_S + number / 2 for number in range(40)]
+    assert samples.columns == (*TWO, later)
+    assert series.x.tolist() == samples.series(CPU).x.tolist() == [START_S + number / 2 for number in range(40)]
     assert np.isnan(series.mean[:20]).all()
     assert set(series.mean[20:]) == {300.0}
 
@@ -156,11 +156,11 @@ def test_a_second_monitor_appends_and_the_pause_is_a_gap(tmp_path: Path) -> None
     write(tmp_path, 90).close()
     write(tmp_path, 90, start_s=START_S + 390).close()
 
-    found = read(tmp_path)
-    series = found.series(CPU, points=100)
+    samples = read(tmp_path)
+    series = samples.series(CPU, points=100)
 
-    assert found.span() == (START_S, START_S + 479.5)
-    assert len(found.series(CPU).x) == 360
+    assert samples.span() == (START_S, START_S + 479.5)
+    assert len(samples.series(CPU).x) == 360
     gap = np.flatnonzero(np.isnan(series.mean))
     assert len(gap) == 1
     assert START_S + 89 < series.x[gap[0]] < START_S + 390
@@ -185,15 +185,15 @@ def test_the_cap_drops_the_oldest_seconds_first_and_never_the_minutes(tmp_path: 
     cap = 300_000
     write(tmp_path, 40_000, cap_bytes=cap).close()
 
-    found = read(tmp_path)
-    steps = np.diff(found.series(CPU).x)
+    samples = read(tmp_path)
+    steps = np.diff(samples.series(CPU).x)
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1.2 * cap
-    assert found.span() == (START_S, START_S + 39_999.5)
+    assert samples.span() == (START_S, START_S + 39_999.5)
     assert steps[0] in (10, 60)
     assert steps[-1] == 0.5
     assert set(steps) <= {0.5, 1, 10, 60}
-    assert found.series(CPU, points=5).high.max() == 99
+    assert samples.series(CPU, points=5).high.max() == 99
 
 
 def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_a_full_disk_is_one_warning_and_no_exception(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said: list[str] = []
+    messages: list[str] = []
 
-    writer = SampleWriter(tmp_path / "file/samples", TWO, warn=said.append)
+    writer = SampleWriter(tmp_path / "file/samples", TWO, warn=messages.append)
     writer.add(START_S, (1.0, 2.0))
     writer.close()
 
-    assert len(said) == 1
-    assert said[0].startswith(f"{tmp_path}/file/samples: Not a directory: ")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{tmp_path}/file/samples: Not a directory: ")
 
 
 def test_a_killed_monitor_loses_nothing_that_was_added(tmp_path: Path) -> None:
@@ -294,19 +294,19 @@ def test_many_columns_come_back_each_as_its_own(tmp_path: Path) -> None:
         writer.add(START_S + number, [place + number % 3 for place in range(len(columns))])
     writer.close()
 
-    found = read(tmp_path)
+    samples = read(tmp_path)
 
     for place, column in enumerate(columns):
-        assert set(found.series(column.name).mean) == {place, place + 1, place + 2}
+        assert set(samples.series(column.name).mean) == {place, place + 1, place + 2}
 
 
 def test_a_made_day_reads_as_a_recorded_one(tmp_path: Path) -> None:
     record(tmp_path / "samples", hours=2, cores=4, gpus=1, seconds_kept_s=600)
 
-    found = read(tmp_path / "samples")
-    series = found.series("cpu/core3/used_percent")
+    samples = read(tmp_path / "samples")
+    series = samples.series("cpu/core3/used_percent")
 
-    assert found.span() == (START_S, START_S + 7199.5)
+    assert samples.span() == (START_S, START_S + 7199.5)
     assert sorted({float(step) for step in np.diff(series.x)}) == [0.5, 1, 10]
     assert np.all((series.low <= series.mean) & (series.mean <= series.high))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from toolkit.series import step_records
-from toolkit.series.step_records import StepRecord
+from toolkit.series.step_records import StepRecord, StepTail, StepWriter
 
 
 def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
@@ -18,15 +18,15 @@ def test_steps_come_back_by_rank_ascending_in_time(tmp_path: Path) -> None:
     )
     writer.close()
 
-    found = step_records.read(tmp_path / "steps")
+    table = step_records.read(tmp_path / "steps")
 
-    assert len(found) == 3
-    assert found.ranks == (0, 1)
-    assert found.end_s.tolist() == [11.0, 11.5, 12.0]
-    assert found.of(1).data_s.tolist() == [0.5]
-    assert found.of(0).forward_s.tolist()[0] == 0.25
-    assert np.isnan(found.of(0).step_s).tolist() == [False, True]
-    assert found.of(0).attempt.tolist() == [1, 1]
+    assert len(table) == 3
+    assert table.ranks == (0, 1)
+    assert table.end_s.tolist() == [11.0, 11.5, 12.0]
+    assert table.of(1).data_s.tolist() == [0.5]
+    assert table.of(0).forward_s.tolist()[0] == 0.25
+    assert np.isnan(table.of(0).step_s).tolist() == [False, True]
+    assert table.of(0).attempt.tolist() == [1, 1]
 
 
 def test_a_second_attempt_appends(tmp_path: Path) -> None:
@@ -35,10 +35,10 @@ def test_a_second_attempt_appends(tmp_path: Path) -> None:
         writer.add([StepRecord(rank=0, step=7, end_s=10.0 * attempt, attempt=attempt)])
         writer.close()
 
-    found = step_records.read(tmp_path)
+    table = step_records.read(tmp_path)
 
-    assert found.attempt.tolist() == [1, 2]
-    assert found.where(found.attempt == 2).end_s.tolist() == [20.0]
+    assert table.attempt.tolist() == [1, 2]
+    assert table.where(table.attempt == 2).end_s.tolist() == [20.0]
 
 
 def test_a_cut_file_keeps_its_whole_blocks(tmp_path: Path) -> None:
@@ -57,23 +57,41 @@ def test_the_cap_drops_the_oldest(tmp_path: Path) -> None:
         writer.add([StepRecord(rank=0, step=number, end_s=float(number))])
     writer.close()
 
-    found = step_records.read(tmp_path)
+    table = step_records.read(tmp_path)
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 110_000
-    assert found.step[-1] == 9999
-    assert np.all(np.diff(found.step) == 1)
+    assert table.step[-1] == 9999
+    assert np.all(np.diff(table.step) == 1)
 
 
 def test_what_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said: list[str] = []
-    writer = step_records.StepWriter(tmp_path / "file/steps", warn=said.append)
+    messages: list[str] = []
+    writer = step_records.StepWriter(tmp_path / "file/steps", warn=messages.append)
 
     for _ in range(3):
         writer.add([StepRecord(rank=0, step=1, end_s=1.0)])
 
-    assert said == [f"{tmp_path}/file/steps: Not a directory: no more steps are written there; the job goes on"]
+    assert messages == [f"{tmp_path}/file/steps: Not a directory: no more steps are written there; the job goes on"]
 
 
 def test_no_folder_and_no_steps_are_an_empty_table(tmp_path: Path) -> None:
     assert (len(step_records.read(tmp_path / "none")), step_records.table(()).ranks) == (0, ())
+
+
+def test_the_speed_of_steps_that_are_still_written_is_that_of_the_newest_ones(tmp_path: Path) -> None:
+    writer, tail = StepWriter(tmp_path), StepTail(tmp_path)
+    tail.read_new()
+    assert (tail.measure_speed(), tail.done) == (None, 0)
+
+    writer.add([StepRecord(rank=rank, step=step, end_s=10.0 + step / 4) for step in range(1, 6) for rank in (0, 1)])
+    tail.read_new()
+    first = tail.measure_speed()
+    writer.add(
+        [StepRecord(rank=rank, step=step, end_s=11.25 + (step - 5) / 2) for step in range(6, 400) for rank in (0, 1)]
+    )
+    tail.read_new()
+
+    assert first == 4.0
+    assert (tail.measure_speed(), tail.done) == (2.0, 399)
+    writer.close()

@@ -64,8 +64,8 @@ def document(
     )
     properties = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 84_929_347_584}]
     rest = {"schemaVersion": 1, "deviceProperties": properties, "host_name": host, "baseTimeNanoseconds": base_ns}
-    named = {"name": "process_name", "ph": "M", "ts": 0, "pid": HOST, "tid": 0, "args": {"name": "python"}}
-    return json.dumps({**rest, **distributed, "traceEvents": [named, *events]}).encode()
+    name_event = {"name": "process_name", "ph": "M", "ts": 0, "pid": HOST, "tid": 0, "args": {"name": "python"}}
+    return json.dumps({**rest, **distributed, "traceEvents": [name_event, *events]}).encode()
 
 
 def trace(events: Iterable[dict[str, Any]], *, rank: int | None = 0, host: str = "algo-1") -> ChromeTrace:

@@ -17,12 +17,12 @@ def test_a_trace_is_read(tmp_path: Path, pack: type[bytes]) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(pack(WHOLE))
 
-    found = chrome.read(path)
+    trace = chrome.read(path)
 
-    assert (found.rank, found.world_size, found.host, found.base_s) == (3, 2, "algo-1", 1_700_000_000.0)
-    assert found.devices == ("NVIDIA H100 80GB HBM3",)
-    assert [event.name for event in found.of("kernel")] == [made.GEMM, made.GEMM, made.ADD, made.REDUCE]
-    assert found.of("kernel")[0].args == chrome.Arguments(correlation=1007, stream=7, device=0)
+    assert (trace.rank, trace.world_size, trace.host, trace.base_s) == (3, 2, "algo-1", 1_700_000_000.0)
+    assert trace.devices == ("NVIDIA H100 80GB HBM3",)
+    assert [event.name for event in trace.of("kernel")] == [made.GEMM, made.GEMM, made.ADD, made.REDUCE]
+    assert trace.of("kernel")[0].args == chrome.Arguments(correlation=1007, stream=7, device=0)
 
 
 @pytest.mark.parametrize(("name", "rank"), [("host_rank3.json", 3), ("rank-12.1.json.gz", 12), ("trace.json", None)])

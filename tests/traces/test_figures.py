@@ -12,20 +12,22 @@ US = 1e-6
 
 
 def test_a_gpu_s_time_is_told_by_kernel() -> None:
-    found = compute_figures(made.trace(made.gpu_step()))
+    figures = compute_figures(made.trace(made.gpu_step()))
 
-    assert (found.on, found.launches) == ("gpu", 4)
-    assert found.span_s == pytest.approx(1000 * US)
-    assert [(each.calls, round(each.total_s / US), round(each.share, 3)) for each in found.operators] == [
+    assert (figures.on, figures.launches) == ("gpu", 4)
+    assert figures.span_s == pytest.approx(1000 * US)
+    assert [
+        (operator.calls, round(operator.total_s / US), round(operator.share, 3)) for operator in figures.operators
+    ] == [
         (2, 400, 0.571),
         (1, 200, 0.286),
         (1, 100, 0.143),
     ]
-    assert [each.name for each in found.operators][1:] == [
+    assert [operator.name for operator in figures.operators][1:] == [
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
         "at::native::vectorized_elementwise_kernel<CUDAFunctor_add>",
     ]
-    assert [each.communicates for each in found.operators] == [False, True, False]
+    assert [operator.communicates for operator in figures.operators] == [False, True, False]
 
 
 def test_a_gpu_s_activity_adds_up_to_its_time() -> None:
@@ -37,31 +39,36 @@ def test_a_gpu_s_activity_adds_up_to_its_time() -> None:
 
 
 def test_utilisation_over_time_has_the_active_share_as_its_mean() -> None:
-    found = compute_figures(made.trace(made.gpu_step()))
+    figures = compute_figures(made.trace(made.gpu_step()))
 
-    assert found.active_share == pytest.approx(0.71)
-    assert sum(found.utilisation) / len(found.utilisation) == pytest.approx(0.71)
-    assert found.utilisation[:10] == pytest.approx((0.0,) * 10)
-    assert found.utilisation[10:50] == pytest.approx((1.0,) * 40)
+    assert figures.active_share == pytest.approx(0.71)
+    assert sum(figures.utilisation) / len(figures.utilisation) == pytest.approx(0.71)
+    assert figures.utilisation[:10] == pytest.approx((0.0,) * 10)
+    assert figures.utilisation[10:50] == pytest.approx((1.0,) * 40)
 
 
 def test_memory_operations_steps_and_annotations_are_told() -> None:
-    found = compute_figures(made.trace(made.gpu_step()))
+    figures = compute_figures(made.trace(made.gpu_step()))
 
-    assert [(each.name, each.count, each.bytes, round(each.total_s / US)) for each in found.copies] == [
+    assert [
+        (operator.name, operator.count, operator.bytes, round(operator.total_s / US)) for operator in figures.copies
+    ] == [
         ("Memcpy HtoD (Pinned -> Device)", 2, 5_000_000, 150),
         ("Memset (Device)", 1, 512, 10),
     ]
-    assert [(step.number, round(step.duration_s / US)) for step in found.steps] == [(1, 1000)]
-    assert [(each.name, len(each.durations_s)) for each in found.annotations] == [("Forward", 1), ("Backward", 1)]
-    assert found.queue_s == pytest.approx(10 * US)
-    assert found.launch_s == pytest.approx(16 * US)
+    assert [(step.number, round(step.duration_s / US)) for step in figures.steps] == [(1, 1000)]
+    assert [(operator.name, len(operator.durations_s)) for operator in figures.annotations] == [
+        ("Forward", 1),
+        ("Backward", 1),
+    ]
+    assert figures.queue_s == pytest.approx(10 * US)
+    assert figures.launch_s == pytest.approx(16 * US)
 
 
 def test_precision_is_guessed_by_the_kernel_s_name() -> None:
-    found = compute_figures(made.trace(made.gpu_step()))
+    figures = compute_figures(made.trace(made.gpu_step()))
 
-    assert dict(found.precisions) == {"bf16": pytest.approx(4 / 7), "fp32": pytest.approx(3 / 7)}
+    assert dict(figures.precisions) == {"bf16": pytest.approx(4 / 7), "fp32": pytest.approx(3 / 7)}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +95,12 @@ def test_a_precision_has_its_patterns(kernel: str, precision: str) -> None:
 def test_two_gpus_count_each_by_itself() -> None:
     events = [*made.kernel("a", 0, 100, launched=0, device=0), *made.kernel("b", 50, 50, launched=0, device=1)]
 
-    found = compute_figures(made.trace(events))
+    figures = compute_figures(made.trace(events))
 
-    assert found.active_share == pytest.approx(0.75)
-    assert found.activity is not None
-    assert found.activity.kernel_s == pytest.approx(75 * US)
-    assert found.activity.idle_s == pytest.approx(25 * US)
+    assert figures.active_share == pytest.approx(0.75)
+    assert figures.activity is not None
+    assert figures.activity.kernel_s == pytest.approx(75 * US)
+    assert figures.activity.idle_s == pytest.approx(25 * US)
 
 
 def test_self_time_leaves_out_what_runs_within() -> None:
@@ -105,11 +112,11 @@ def test_self_time_leaves_out_what_runs_within() -> None:
         made.event("cpu_op", "outer", 20, 100, tid=99),
     ]
 
-    found = compute_figures(made.trace(events))
+    figures = compute_figures(made.trace(events))
 
-    times = {each.name: (each.calls, round(each.total_s / US, 1)) for each in found.operators}
+    times = {operator.name: (operator.calls, round(operator.total_s / US, 1)) for operator in figures.operators}
     assert times == {"outer": (2, 120.0), "inner": (2, 75.5), "innermost": (1, 5.0)}
-    assert (found.on, found.activity, found.precisions, found.queue_s) == ("cpu", None, (), None)
+    assert (figures.on, figures.activity, figures.precisions, figures.queue_s) == ("cpu", None, (), None)
 
 
 def test_steps_named_by_annotations_are_steps() -> None:
@@ -117,16 +124,16 @@ def test_steps_named_by_annotations_are_steps() -> None:
         made.event("user_annotation", name, 100 * place, 50) for place, name in enumerate(("step_1", "step_2", "x"))
     ]
 
-    found = compute_figures(made.trace(events))
+    figures = compute_figures(made.trace(events))
 
-    assert [(step.name, step.number) for step in found.steps] == [("step_1", 1), ("step_2", 2)]
-    assert [each.name for each in found.annotations] == ["x"]
+    assert [(step.name, step.number) for step in figures.steps] == [("step_1", 1), ("step_2", 2)]
+    assert [operator.name for operator in figures.annotations] == ["x"]
 
 
 def test_a_trace_without_events_has_no_figures() -> None:
-    found = compute_figures(made.trace([]))
+    figures = compute_figures(made.trace([]))
 
-    assert (found.span_s, found.operators, found.active_share, found.steps) == (0, (), 0, ())
+    assert (figures.span_s, figures.operators, figures.active_share, figures.steps) == (0, (), 0, ())
 
 
 @pytest.mark.torch
@@ -148,14 +155,16 @@ def test_operators_of_a_real_trace_have_the_self_times_that_torch_gives_them(tmp
     path = tmp_path / "rank0.json.gz"
     profiler.export_chrome_trace(str(path))
 
-    found = compute_figures(chrome.read(path))
+    figures = compute_figures(chrome.read(path))
 
-    theirs = {each.key: each for each in profiler.key_averages() if each.key.startswith("aten::")}
-    ours = {each.name: each for each in found.operators if each.name.startswith("aten::")}
-    assert ours.keys() == theirs.keys()
-    for name, each in ours.items():
-        assert each.calls >= theirs[name].count  # torch joins a call with the only one within it, if of the same name.
-        assert each.total_s / US == pytest.approx(theirs[name].self_cpu_time_total, abs=0.1 * each.calls + 1)
-    assert [step.number for step in found.steps] == [0, 1, 2]
-    assert found.memory[0].allocations > 10
-    assert found.memory[0].peak_bytes > 0
+    theirs = {operator.key: operator for operator in profiler.key_averages() if operator.key.startswith("aten::")}
+    operators = {operator.name: operator for operator in figures.operators if operator.name.startswith("aten::")}
+    assert operators.keys() == theirs.keys()
+    for name, operator in operators.items():
+        assert (
+            operator.calls >= theirs[name].count
+        )  # torch joins a call with the only one within it, if of the same name.
+        assert operator.total_s / US == pytest.approx(theirs[name].self_cpu_time_total, abs=0.1 * operator.calls + 1)
+    assert [step.number for step in figures.steps] == [0, 1, 2]
+    assert figures.memory[0].allocations > 10
+    assert figures.memory[0].peak_bytes > 0

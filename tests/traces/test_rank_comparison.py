@@ -1,4 +1,4 @@
-"""Who waits for whom, and what a slow rank does more than a healthy one."""
+"""The comparison names the rank for which others wait, and what it does more than a healthy one."""
 
 import os
 import subprocess
@@ -53,30 +53,35 @@ def gpu_rank(rank: int, late: float, *, host: str = "algo-1", clock: float = 0) 
 @pytest.mark.parametrize("clock", [0, 7_000_000], ids=["one host", "two hosts whose clocks differ by seven seconds"])
 def test_the_rank_that_comes_last_is_named(clock: float) -> None:
     host = "algo-2" if clock else "algo-1"
-    found = compare_ranks([gpu_rank(0, 0), gpu_rank(1, 3000, host=host, clock=clock)])
+    comparison = compare_ranks([gpu_rank(0, 0), gpu_rank(1, 3000, host=host, clock=clock)])
 
-    assert found.straggler == 1
-    assert found.clocks == ("aligned" if clock else "same host")
-    assert [(each.name, each.step, each.last) for each in found.collectives] == [
+    assert comparison.straggler == 1
+    assert comparison.clocks == ("aligned" if clock else "same host")
+    assert [(collective.name, collective.step, collective.last) for collective in comparison.collectives] == [
         ("AllReduce", 0, 1),
         ("AllReduce", 1, 1),
     ]
-    assert [each.spread_s for each in found.collectives] == pytest.approx([3 * MS, 3 * MS], abs=0.1 * MS)
-    assert [each.waited_s for each in found.ranks] == pytest.approx([6 * MS, 0], abs=0.1 * MS)
-    assert [each.last for each in found.ranks] == [0, 2]
+    assert [collective.spread_s for collective in comparison.collectives] == pytest.approx(
+        [3 * MS, 3 * MS], abs=0.1 * MS
+    )
+    assert [item.waited_s for item in comparison.ranks] == pytest.approx([6 * MS, 0], abs=0.1 * MS)
+    assert [item.last for item in comparison.ranks] == [0, 2]
 
 
 def test_a_rank_that_waits_in_two_collectives_at_once_waits_once() -> None:
     """As DDP's buckets under gloo: both are under way when the last rank comes."""
 
     def rank(number: int, late: float) -> ChromeTrace:
-        waits = [made.event("user_annotation", "gloo:all_reduce", late + at, 9000 - late, tid=90 + at) for at in (0, 1)]
+        waits = [
+            made.event("user_annotation", "gloo:all_reduce", late + offset, 9000 - late, tid=90 + offset)
+            for offset in (0, 1)
+        ]
         return made.trace([made.step(0, 0, 10_000), made.event("cpu_op", "aten::mm", 0, 10), *waits], rank=number)
 
-    found = compare_ranks([rank(0, 0), rank(1, 6000)])
+    comparison = compare_ranks([rank(0, 0), rank(1, 6000)])
 
-    assert [each.waited_s for each in found.ranks] == pytest.approx([6 * MS, 0], abs=0.01 * MS)
-    assert found.straggler == 1
+    assert [item.waited_s for item in comparison.ranks] == pytest.approx([6 * MS, 0], abs=0.01 * MS)
+    assert comparison.straggler == 1
 
 
 def test_overlap_is_communication_during_computation() -> None:
@@ -94,20 +99,20 @@ def test_ranks_that_come_together_have_no_straggler() -> None:
 
 
 def test_a_difference_is_by_kernel_and_step() -> None:
-    found = compare_traces(gpu_rank(1, 3000), gpu_rank(0, 0))
+    comparison = compare_traces(gpu_rank(1, 3000), gpu_rank(0, 0))
 
-    assert [found.first_step_s, found.second_step_s] == pytest.approx([10 * MS, 10 * MS])
-    more = {change.name: round(change.more_s / MS, 3) for change in found.changes}
+    assert [comparison.first_step_s, comparison.second_step_s] == pytest.approx([10 * MS, 10 * MS])
+    more = {change.name: round(change.more_s / MS, 3) for change in comparison.changes}
     assert more == {"sgemm": 3.0, "ncclDevKernel_AllReduce_Sum_f32_RING_LL": -3.0, IDLE: 0.0}
-    assert {change.name: change.first_calls for change in found.changes}["sgemm"] == 2
+    assert {change.name: change.first_calls for change in comparison.changes}["sgemm"] == 2
 
 
 def test_a_kernel_that_only_one_trace_has_is_a_change() -> None:
-    found = compare_traces(
+    comparison = compare_traces(
         made.trace(made.gpu_step()), made.trace([made.step(0, 0, 1000), *made.kernel("other", 0, 700)])
     )
 
-    changes = {change.name: (change.first_calls, change.second_calls) for change in found.changes}
+    changes = {change.name: (change.first_calls, change.second_calls) for change in comparison.changes}
     assert changes["other"] == (0, 1)
     assert changes[made.GEMM] == (2, 0)
 
@@ -122,10 +127,10 @@ def test_real_ranks_tell_who_sleeps_and_who_waits(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
     healthy, slow = (chrome.read(tmp_path / f"rank{rank}.json.gz") for rank in (0, 1))
-    found = compare_ranks([slow, healthy])
+    comparison = compare_ranks([slow, healthy])
     changes = {change.name: change.more_s for change in compare_traces(slow, healthy).changes}
 
-    assert (found.straggler, [each.rank for each in found.ranks]) == (1, [0, 1])
-    assert found.ranks[0].waited_s > 4 * 0.1
+    assert (comparison.straggler, [item.rank for item in comparison.ranks]) == (1, [0, 1])
+    assert comparison.ranks[0].waited_s > 4 * 0.1
     assert changes[OUTSIDE] > 0.1
     assert changes[WAITING] < -0.1

@@ -1,18 +1,25 @@
-"""GPUs that wait for the CPU or for the disk: CPUBottleneck, BusyCore, IOBottleneck."""
+"""GPUs that wait for the CPU or for the disk: CPUBottleneck, BusyCore, IOBottleneck.
+
+Each looks first at what the ranks use of it. Where that is not most of it, the finding says that others hold it.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
 from toolkit.diagnosis.evidence import Evidence, Values
 from toolkit.diagnosis.numbers import mean, means, share
-from toolkit.diagnosis.rule import Percent, Positive, RuleParameters, make_finding, percent
+from toolkit.diagnosis.rule import Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.shared_machine import ITS_OWN_CORES, OTHER_PROGRAMS, OTHERS, OWN_SHARE, own_cpu, sum_ranks
 from toolkit.diagnosis.span import EvidenceSpan, training
+from toolkit.diagnosis.units import format_value
 from toolkit.series.finding import Finding, Number
 
 # A core that is this busy is named.
 NAMED = 8
 # One thread computes all the time: the CPU use of a rank, in percent of one core.
 ONE_THREAD = (85.0, 130.0)
+# Less traffic than this keeps no disk busy that is not slow by itself.
+TRAFFIC_PER_S = 1e6
 
 
 class CPUBottleneck(RuleParameters, frozen=True, kw_only=True):
@@ -48,21 +55,25 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, user_set: froz
     cpu = evidence.cpu()
     if span is None or not cpu:
         return
-    cpu = cpu[span.first : span.last]
+    part = slice(span.first, span.last)
+    cpu = cpu[part]
     waits = [
         busy > parameters.cpu_threshold and idle < parameters.gpu_threshold for busy, idle in zip(cpu, gpu, strict=True)
     ]
     waited = share(waits)
     if not waited > parameters.threshold:
         return
-    cores = _busy(evidence, span, waits, parameters.cpu_threshold)
+    own, others = _split_cpu(evidence, part, waits)
+    is_own = not own < OWN_SHARE * (own + others)
+    cores = _busy(evidence, span, waits, parameters.cpu_threshold) if is_own else []
+    whose = "" if is_own else f", but other programs held {others:.0f} % of the cores, and the ranks only {own:.0f} %"
     yield make_finding(
         "CPUBottleneck",
         evidence,
         span,
         f"For {waited:.0f} % of the time the CPU was above {parameters.cpu_threshold:g} % while the GPUs were below"
-        f" {parameters.gpu_threshold:g} %{_named(cores)}.",
-        subject="cpu",
+        f" {parameters.gpu_threshold:g} %{_named(cores)}{whose}.",
+        subject="cpu" if is_own else OTHER_PROGRAMS,
         numbers=(
             percent(
                 "bottleneck",
@@ -73,10 +84,17 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, user_set: froz
             ),
             _mean("CPU", cpu, parameters.cpu_threshold),
             _mean("GPU", gpu, parameters.gpu_threshold),
+            percent("the ranks' CPU", own, "mean of those samples, of all cores"),
+            percent("other programs' CPU", others, "all that was used of the cores less the ranks' part"),
         ),
-        refuted_by="A run with data from memory (one batch, repeated) that keeps the GPUs as idle.",
+        refuted_by="A run with data from memory (one batch, repeated) that keeps the GPUs as idle."
+        if is_own
+        else "A run without these programs that keeps the GPUs as idle.",
         change="Move work off the CPU: decode and augment less, or ahead of the job, or on the GPU; or take a machine"
-        " with more cores a GPU.",
+        " with more cores a GPU."
+        if is_own
+        else ITS_OWN_CORES,
+        lost_s=_lost_s(waited, span),
     )
 
 
@@ -87,17 +105,26 @@ def busy_core(evidence: Evidence, parameters: BusyCore, user_set: frozenset[str]
     if span is None or len(evidence.cores()) < 2 or not total:
         return
     total, busiest = total[span.first : span.last], busiest[span.first : span.last]
-    ranks = [values[span.first : span.last] for values in evidence.columns("rank", "cpu_percent").values()]
+    part = slice(span.first, span.last)
+    ranks = [values[part] for values in evidence.columns("rank", "cpu_percent").values()]
+    together = sum_ranks(evidence, "cpu_percent")[part]
+    # The core that is busy is not theirs if all ranks together use less than one.
+    may_be_own = [not used < ONE_THREAD[0] for used in together] or [True] * len(gpu)
     one_thread = [any(ONE_THREAD[0] <= used <= ONE_THREAD[1] for used in row) for row in zip(*ranks, strict=True)]
     most = parameters.core_threshold * 0.75
     waits = [
-        idle < parameters.gpu_threshold and every < most and (top > parameters.core_threshold or uses_one_core)
-        for idle, every, top, uses_one_core in zip(gpu, total, busiest, one_thread or [False] * len(gpu), strict=True)
+        idle < parameters.gpu_threshold
+        and every < most
+        and ((top > parameters.core_threshold and is_possible) or uses_one_core)
+        for idle, every, top, is_possible, uses_one_core in zip(
+            gpu, total, busiest, may_be_own, one_thread or [False] * len(gpu), strict=True
+        )
     ]
     waited = share(waits)
     if not waited > parameters.threshold:
         return
-    cores = _busy(evidence, span, waits, parameters.core_threshold)
+    own, others = _split_cpu(evidence, part, waits)
+    cores = [] if others >= OTHERS else _busy(evidence, span, waits, parameters.core_threshold)
     workers = [
         mean(values[span.first : span.last]) for values in evidence.columns("rank", "loader_cpu_percent").values()
     ]
@@ -120,10 +147,12 @@ def busy_core(evidence: Evidence, parameters: BusyCore, user_set: frozenset[str]
             ),
             _mean("GPU", gpu, parameters.gpu_threshold),
             _mean("all cores", total, most),
+            percent("the ranks' CPU", own, "mean of those samples, of all cores"),
             *(percent(name, value, "mean of those samples") for name, value in cores),
         ),
         refuted_by="More DataLoader workers that leave the GPUs as idle, with the same core busy.",
         change="Give the DataLoader workers: num_workers of the cores divided by the ranks, persistent_workers=True.",
+        lost_s=_lost_s(waited, span),
     )
 
 
@@ -133,22 +162,30 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, user_set: frozen
     worst = evidence.busiest_core("iowait_percent")
     if span is None or not worst:
         return
-    worst = worst[span.first : span.last]
-    waited = share(
-        [
-            wait > parameters.io_threshold and idle < parameters.gpu_threshold
-            for wait, idle in zip(worst, gpu, strict=True)
-        ]
-    )
+    part = slice(span.first, span.last)
+    worst = worst[part]
+    waits = [
+        wait > parameters.io_threshold and idle < parameters.gpu_threshold
+        for wait, idle in zip(worst, gpu, strict=True)
+    ]
+    waited = share(waits)
     if not waited > parameters.threshold:
         return
+    own, every = _split_traffic(evidence, part, waits)
+    is_own = not (every > TRAFFIC_PER_S and own < OWN_SHARE * every)
+    whose = (
+        ""
+        if is_own
+        else f", but of {format_value(every, 'bytes/s')} to and from the disks the ranks had only"
+        f" {format_value(own, 'bytes/s')}"
+    )
     yield make_finding(
         "IOBottleneck",
         evidence,
         span,
         f"For {waited:.0f} % of the time a core waited for the disk more than {parameters.io_threshold:g} % while the"
-        f" GPUs were below {parameters.gpu_threshold:g} %.",
-        subject="io",
+        f" GPUs were below {parameters.gpu_threshold:g} %{whose}.",
+        subject="io" if is_own else OTHER_PROGRAMS,
         numbers=(
             percent(
                 "bottleneck",
@@ -159,9 +196,14 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, user_set: frozen
             ),
             _mean("I/O wait of the core that waits most", worst, parameters.io_threshold),
             _mean("GPU", gpu, parameters.gpu_threshold),
+            number("the ranks' traffic", own, "read and written by all ranks, mean of those samples", unit="bytes/s"),
+            number("all traffic", every, "read and written on all disks, mean of those samples", unit="bytes/s"),
         ),
         refuted_by="The same job on data in /dev/shm that keeps the GPUs as idle.",
-        change="Read less often and more at a time: larger files (WebDataset, tar), a local disk, more prefetch.",
+        change="Read less often and more at a time: larger files (WebDataset, tar), a local disk, more prefetch."
+        if is_own
+        else "Give the job a disk of its own, or end the other processes.",
+        lost_s=_lost_s(waited, span),
     )
 
 
@@ -172,6 +214,34 @@ def _gpu_in(evidence: Evidence, patience: int, user_set: frozenset[str]) -> tupl
     if span is None:
         return None, []
     return span, means(values[span.first : span.last] for values in gpus.values())
+
+
+def _split_cpu(evidence: Evidence, part: slice, waits: Sequence[bool]) -> tuple[float, float]:
+    """Return what the ranks, and what others used of all cores, in percent, in the samples of *part* that *waits*
+    marks; NaN: not measured. Within a quota, others are those of the container."""
+    own, used = own_cpu(evidence, part), evidence.column("cpu/all/used_percent")[part]
+    cores = len(evidence.cores()) or evidence.machine.cores or 1
+    container = evidence.column("cpu/container/used_cores")[part]
+    if evidence.column("cpu/all/quota_cores") and container:
+        used = [100 * value / cores for value in container]
+    own_percent = mean(compress(own, waits))
+    return own_percent, max(mean(compress(used, waits)) - own_percent, 0.0) if own else float("nan")
+
+
+def _split_traffic(evidence: Evidence, part: slice, waits: Sequence[bool]) -> tuple[float, float]:
+    """Return the bytes a second that the ranks, and that all programs read from and wrote to disks, in the samples of
+    *part* that *waits* marks; NaN: not measured."""
+    own = [sum_ranks(evidence, f"disk_{way}_bytes_per_s")[part] for way in ("read", "write")]
+    every = [evidence.column(f"disk/all/{way}_bytes_per_s")[part] for way in ("read", "write")]
+    return (
+        sum(mean(compress(values, waits)) for values in own),
+        sum(mean(compress(values, waits)) for values in every),
+    )
+
+
+def _lost_s(waited: float, span: EvidenceSpan) -> float:
+    """Return the seconds in which the GPUs were idle, *waited* percent of *span*."""
+    return waited / 100 * (span.end_s - span.start_s)
 
 
 def _busy(evidence: Evidence, span: EvidenceSpan, waits: Sequence[bool], limit: float) -> list[tuple[str, float]]:

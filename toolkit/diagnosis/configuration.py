@@ -39,7 +39,7 @@ ON_TENSORS = (
     "CreateXgboostReport",
 )
 KNOWN = (REPORT, *(rule.name for rule in RULES), *ON_TENSORS)
-ACTIONS: tuple[FindingAction, ...] = ("record", "warn", "stop")
+ACTIONS: tuple[FindingAction, ...] = ("record", "warn", "notify", "stop")
 # Keys of a rule's parameters that say something else than a parameter.
 _TO_INVOKE, _ACTION, _ACTION_JSON = "rule_to_invoke", "action", "action_json"
 _SHAPE = (
@@ -247,7 +247,9 @@ def _action(
     except (ValueError, TypeError, KeyError):
         message = f"{place}: {rule}: action_json: expected actions as rulesconfig writes them, found {written!r}"
         raise ContractError(message, where=source) from None
-    for name in names:
-        if name != "stoptraining":
-            notes.append(f"{place}: {rule}: action {name!r} is not carried out: nothing is sent from the container")
+    notes += [
+        f'{place}: {rule}: action {name!r} is not carried out; action "notify" sends a message to TOOLKIT_NOTIFY'
+        for name in names
+        if name != "stoptraining"
+    ]
     return "stop" if "stoptraining" in names else None

@@ -10,7 +10,8 @@ import msgspec
 from toolkit.diagnosis.evidence import Evidence, MachineFacts, Readings, StepColumns, Values
 from toolkit.files import read as read_document
 from toolkit.metrics import file as metrics_file
-from toolkit.series import measured, step_records
+from toolkit.series import measured, pauses, start_up, step_records
+from toolkit.series.arrays import numpy
 
 if TYPE_CHECKING:
     from toolkit.series.step_records import StepTable
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 # Samples of a job are looked at in buckets of at least a second, and at most so many: for a day, of 12 s.
 BUCKET_S = 1.0
 MOST_BUCKETS = 7200
-# Of each rank the first and the newest steps, of each metric the newest values.
+# Of each rank the first and the newest steps, of each metric the newest values; of a longer job, so many means, too.
 MOST_STEPS = 20_000
+MOST_MEANS = 4000
 MOST_READINGS = 20_000
 INTERVAL_S = 0.5
 
@@ -64,6 +66,9 @@ def read(
         return values
 
     names = [column.name for column in samples.columns]
+    tables = {rank: table.of(rank) for rank in table.ranks}
+    longest = max(map(len, tables.values()), default=0)
+    each_steps = -(-longest // MOST_MEANS) if longest > MOST_STEPS else 1
     return Evidence(
         host=str(document.get("host") or host),
         start_s=float(first_s),
@@ -74,8 +79,12 @@ def read(
         times_s=samples.series(names[0], first_s, last_s, points=points).x.tolist() if names else (),
         names=names,
         load=load,
-        steps={rank: _steps(table.of(rank)) for rank in table.ranks},
+        steps={rank: _steps(of_rank) for rank, of_rank in tables.items()},
         metrics=readings,
+        courses={rank: _course(of_rank, each_steps) for rank, of_rank in tables.items()} if each_steps > 1 else {},
+        course_steps=each_steps,
+        pauses=pauses.read(monitor),
+        start=start_up.read(monitor) if attempt in (None, 0) else None,
     )
 
 
@@ -102,6 +111,7 @@ def _machine(machine: Any) -> MachineFacts:
         cores=int(cores) if isinstance(cores, int | float) else None,
         gpus=names,
         memory_limit_bytes=float(limit) if isinstance(limit, int | float) else None,
+        boot_id=str(machine.get("boot_id") or ""),
     )
 
 
@@ -115,6 +125,26 @@ def _steps(table: "StepTable") -> StepColumns:
         return seconds
 
     return StepColumns(**{name: newest(getattr(table, name)) for name in StepColumns.__struct_fields__})
+
+
+def _course(table: "StepTable", each_steps: int) -> StepColumns:
+    """Return the means of *each_steps* steps with numbers in a row; NaN of what was not measured in any."""
+    np = numpy()
+    groups = table.step // each_steps
+    firsts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
+
+    def means(values: Any) -> list[float]:
+        known = np.isfinite(values)
+        counts = np.add.reduceat(known.astype("f8"), firsts)
+        sums = np.add.reduceat(np.where(known, values, 0.0), firsts)
+        seconds: list[float] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).tolist()
+        return seconds
+
+    lasts = np.append(firsts[1:], len(groups)) - 1
+    columns = {
+        name: means(getattr(table, name)) for name in StepColumns.__struct_fields__ if name not in ("step", "end_s")
+    }
+    return StepColumns(step=table.step[firsts].tolist(), end_s=table.end_s[lasts].tolist(), **columns)
 
 
 def _readings(

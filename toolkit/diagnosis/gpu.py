@@ -23,13 +23,16 @@ class LowGPUUtilization(RuleParameters, frozen=True, kw_only=True):
 
 
 class BatchSize(RuleParameters, frozen=True, kw_only=True):
-    """Percentages; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+    """Defaults of smdebug-rulesconfig 1.0.1."""
 
     cpu_threshold_p95: Percent = 70
+    """Percent, as the two below."""
     gpu_threshold_p95: Percent = 70
     gpu_memory_threshold_p95: Percent = 70
     patience: Positive = 1000
+    """In samples."""
     window: Positive = 500
+    """In samples."""
 
 
 class LoadBalancing(RuleParameters, frozen=True, kw_only=True):

@@ -1,12 +1,14 @@
 """The host: memory that will reach its limit, throttled CPU, a driver that does not answer."""
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from toolkit.diagnosis.evidence import Evidence, Values
-from toolkit.diagnosis.numbers import mean, measured, slope
+from toolkit.diagnosis.numbers import mean, measured, median, slope
 from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.shared_machine import OTHER_PROGRAMS, OWN_SHARE, sum_ranks
 from toolkit.diagnosis.span import EvidenceSpan, training
+from toolkit.diagnosis.units import format_bytes, format_seconds
 from toolkit.series.finding import Finding
 
 # Memory rises steadily if a straight line fits this well and each half of the time rises at least half as fast as the
@@ -15,7 +17,12 @@ STRAIGHT = 0.8
 HALF = 0.5
 # A shorter rise may be data that is loaded once; only a patience that the user set goes below it.
 LEAST_S = 60.0
-GIB = 2.0**30
+# The ranks' memory must make this share of the rise, else it is that of other programs.
+OWN = 0.5
+# A rank leaks if its memory rises so many times as fast as the others' median; else all do.
+ALONE = 2.0
+# Of more ranks the fastest are told.
+NAMED = 4
 
 
 class MemoryLimit(RuleParameters, frozen=True, kw_only=True):
@@ -46,13 +53,15 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, user_set: frozense
     forecast = _forecast(evidence, parameters, user_set)
     used, limit = _memory(evidence)
     if killed:
+        largest = _largest_rank(evidence)
         yield make_finding(
             "MemoryLimit",
             evidence,
             None,
             f"The kernel killed {killed:.0f} {'process' if killed == 1 else 'processes'} of this container for want of"
-            f" memory; the greatest sample had {_gib(_greatest(used))} of {_gib(limit)}.",
+            f" memory; the greatest sample had {format_bytes(_greatest(used))} of {format_bytes(limit)}{largest}.",
             subject="memory",
+            rank=forecast.rank if forecast else None,
             numbers=(
                 number(
                     "processes killed", killed, "increase of oom_kill in memory.events (cgroup) during the job", limit=0
@@ -82,12 +91,17 @@ def cpu_throttling(evidence: Evidence, parameters: CPUThrottling, user_set: froz
         return
     quota = mean(evidence.column("cpu/all/quota_cores"))
     cores = f" ({quota:g} cores)" if quota == quota else ""
+    part = slice(span.first, span.last)
+    used = mean(evidence.column("cpu/container/used_cores")[part])
+    own = mean(sum_ranks(evidence, "cpu_percent")[part]) / 100
+    is_own = not own < OWN_SHARE * used
+    whose = "" if is_own else f" The ranks used only {own:.1f} of the {used:.1f} cores that all its processes used."
     yield make_finding(
         "CPUThrottling",
         evidence,
         span,
-        f"The container's CPU quota{cores} stopped its processes in {throttled:.0f} % of the kernel's periods.",
-        subject="cpu",
+        f"The container's CPU quota{cores} stopped its processes in {throttled:.0f} % of the kernel's periods.{whose}",
+        subject="cpu" if is_own else OTHER_PROGRAMS,
         numbers=(
             percent(
                 "throttled",
@@ -95,11 +109,15 @@ def cpu_throttling(evidence: Evidence, parameters: CPUThrottling, user_set: froz
                 "mean of throttled periods / periods (nr_throttled, nr_periods in cpu.stat)",
                 limit=parameters.threshold,
             ),
-            *([number("quota", quota, "mean", unit="cores")] if quota == quota else []),
+            number("quota", quota, "mean", unit="cores"),
+            number("container", used, "mean of what all its processes used", unit="cores"),
+            number("ranks", own, "mean of what the ranks used", unit="cores"),
         ),
         refuted_by="A run with a higher quota that takes as long.",
         change="Raise the CPU limit, or start fewer threads and loader workers than the quota has cores"
-        " (OMP_NUM_THREADS, num_workers).",
+        " (OMP_NUM_THREADS, num_workers)."
+        if is_own
+        else "Move the other processes out of the job's container, or raise its CPU limit.",
     )
 
 
@@ -114,7 +132,7 @@ def driver_silence(evidence: Evidence, parameters: DriverSilence, _: frozenset[s
         "DriverSilence",
         evidence,
         None,
-        f"The GPU driver did not answer for {longest:.0f} s.",
+        f"The GPU driver did not answer for {format_seconds(longest)}.",
         subject="driver",
         start_s=end_s - longest,
         end_s=end_s,
@@ -159,19 +177,27 @@ def _forecast(evidence: Evidence, parameters: MemoryLimit, user_set: frozenset[s
     if tilt <= 0 or tilt * (span.end_s - span.start_s) < limit * parameters.rise / 100:
         return None
     left_s = (limit - values[-1]) / tilt
-    if left_s > parameters.horizon_s:
+    growth = _rank_slopes(evidence, span)
+    # Whose is it: memory that the ranks do not take is another program's.
+    if left_s > parameters.horizon_s or (growth and sum(growth.values()) < OWN * tilt):
         return None
     reached = datetime.datetime.fromtimestamp(span.end_s + left_s, datetime.timezone.utc)
     would = "would have reached" if evidence.is_over else "will reach"
+    rank, whose = _whose(growth)
     return make_finding(
         "MemoryLimit",
         evidence,
         span,
-        f"Memory rises steadily by {tilt * 60 / 2**20:.0f} MiB a minute and {would} its limit of {_gib(limit)} at"
-        f" {reached:%H:%M} UTC ({_gib(values[-1])} now, page cache not counted).",
+        f"Memory{whose} rises steadily by {format_bytes(tilt * 60)} a minute and {would} its limit of"
+        f" {format_bytes(limit)} at {reached:%H:%M} UTC ({format_bytes(values[-1])} now, page cache not counted).",
         subject="memory",
+        rank=rank,
         numbers=(
             number("slope", tilt, "least squares over the window", unit="bytes/s", limit=0),
+            *(
+                number(f"slope of rank {name}", rank_tilt, "least squares over its own memory", unit="bytes/s")
+                for name, rank_tilt in sorted(growth.items(), key=lambda row: -row[1])[:NAMED]
+            ),
             number("fit", fit, "R squared of that line", limit=STRAIGHT),
             number("used", values[-1], "newest sample", unit="bytes", limit=limit),
             number("limit reached in", left_s, "(limit - used) / slope", unit="s", limit=parameters.horizon_s),
@@ -194,5 +220,31 @@ def _steady(evidence: Evidence, used: Values, span: EvidenceSpan) -> tuple[float
     return 0.0, 0.0
 
 
-def _gib(size: float) -> str:
-    return f"{size / GIB:.3g} GiB" if size == size else "an unknown size"
+def _rank_slopes(evidence: Evidence, span: EvidenceSpan) -> dict[int, float]:
+    """Return the bytes a second by which the memory of each rank, with its children, rises."""
+    times = [time_s - span.start_s for time_s in evidence.times_s[span.first : span.last]]
+    slopes = {
+        int(rank): slope(times, values[span.first : span.last])[0]
+        for rank, values in evidence.columns("rank", "memory_bytes").items()
+    }
+    return {rank: tilt for rank, tilt in slopes.items() if tilt == tilt}
+
+
+def _whose(growth: Mapping[int, float]) -> tuple[int | None, str]:
+    """Return the rank whose memory rises much faster than that of the others, and whose it is, in words.
+
+    The only rank of a host is none among others: hosts whose memory rises share one finding.
+    """
+    if not growth:
+        return None, ""
+    rank = max(growth, key=lambda name: growth[name])
+    others = [tilt for name, tilt in growth.items() if name != rank]
+    if not others or growth[rank] >= ALONE * max(median(others), 0.0):
+        return rank if others else None, f" of rank {rank}"
+    return None, f" of all {len(growth)} ranks"
+
+
+def _largest_rank(evidence: Evidence) -> str:
+    """Return ", rank 3 5.4 GiB of it", the rank with the most memory at one time; "" if that was not measured."""
+    largest = [(_greatest(values), rank) for rank, values in evidence.columns("rank", "memory_bytes").items()]
+    return f", rank {max(largest)[1]} {format_bytes(max(largest)[0])}" if largest else ""

@@ -1,6 +1,6 @@
 """Runs the rules over a running job: each finding once, and again only after it had gone away."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,10 +17,16 @@ _Key = tuple[str, str, int | None]
 
 
 class LiveDiagnosis:
-    """The rules of one host. Call `run_due` as often as convenient: it does nothing until a look is due."""
+    """The rules of one host. Call `run_due` as often as convenient: it does nothing until a look is due.
 
-    def __init__(self, window: EvidenceWindow, configurations: Sequence[Configuration]) -> None:
+    A rule that fails is said by *note*, and looks no more.
+    """
+
+    def __init__(
+        self, window: EvidenceWindow, configurations: Sequence[Configuration], note: Callable[[str], None]
+    ) -> None:
         self.window = window
+        self._note = note
         self._due_s = dict.fromkeys(range(len(configurations)), window.start_s)
         self._configurations = configurations
         # How many looks in a row did not find what was found.
@@ -39,7 +45,11 @@ class LiveDiagnosis:
         for index in due:
             configuration = self._configurations[index]
             self._due_s[index] = now_s + self._wait_s(configuration, now_s)
-            findings = diagnosis.run(evidence, [configuration])
+            failures: dict[str, str] = {}
+            findings = diagnosis.run(evidence, [configuration], failures)
+            for rule, failure in failures.items():
+                self._note(f"the rule {rule} is off: {failure}")
+                del self._due_s[index]
             new += [finding for finding in findings if self._is_new(finding)]
             self._forget(configuration.rule.name, findings)
         return [msgspec.structs.replace(finding, live=True) for finding in new]

@@ -9,8 +9,10 @@ from toolkit.diagnosis.first_steps import FirstSteps, first_steps
 from toolkit.diagnosis.numbers import mean, measured
 from toolkit.diagnosis.phases import phases
 from toolkit.diagnosis.rule import Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.shared_machine import OTHERS, others_percent
 from toolkit.diagnosis.span import scaled_steps
-from toolkit.diagnosis.step_rules import WARM_UP
+from toolkit.diagnosis.step_seconds import DATA_SHARE, WARM_UP
+from toolkit.diagnosis.units import format_seconds
 from toolkit.records import Record
 from toolkit.series.finding import Finding, Number
 
@@ -30,7 +32,7 @@ class Dataloader(RuleParameters, frozen=True, kw_only=True):
 class DataWait(RuleParameters, frozen=True, kw_only=True):
     """`threshold`: percent of the steps' time; `patience` in steps."""
 
-    threshold: Percent = 25
+    threshold: Percent = DATA_SHARE
     patience: Positive = 20
 
 
@@ -64,7 +66,10 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     too_few = too_few and reason is not None and reason.reason in loader_use.MORE_WORKERS_HELP
     if not too_few and used <= parameters.max_threshold:
         return
-    busy = core_use.busy_cores(evidence, waits[0].start_s if waits else evidence.start_s, evidence.end_s)
+    start_s = waits[0].start_s if waits else evidence.start_s
+    # Busy cores say nothing of the workers where other programs hold many.
+    is_shared = others_percent(evidence, start_s, evidence.end_s) >= OTHERS
+    busy = [] if is_shared else core_use.busy_cores(evidence, start_s, evidence.end_s)
     busy_text = f" (busy: {core_use.names_text(busy)})" if busy else ""
     few = f" while the steps wait for data for {waited:.0f} % of their time" if too_few else ""
     runs = "runs" if round(workers) == 1 else "run"
@@ -95,6 +100,7 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
         ),
         refuted_by="A run with another num_workers that has the same steps a second.",
         change=change,
+        lost_s=worst.data_s * worst.steps if worst is not None and waited > WAITS else None,
     )
 
 
@@ -107,7 +113,9 @@ def data_wait(evidence: Evidence, parameters: DataWait, user_set: frozenset[str]
     if not worst.share > parameters.threshold:
         return
     use, reason = _why(evidence, worst)
-    busy = core_use.busy_cores(evidence, worst.start_s, worst.end_s)
+    # Whose cores are they: where other programs hold many, busy ones say nothing about the job.
+    is_shared = use.others_percent >= OTHERS
+    busy = [] if is_shared else core_use.busy_cores(evidence, worst.start_s, worst.end_s)
     cores = f" Busy cores: {core_use.names_text(busy)}." if busy else ""
     of_rank = "" if worst.rank is None else f" of rank {worst.rank}"
     yield make_finding(
@@ -115,7 +123,7 @@ def data_wait(evidence: Evidence, parameters: DataWait, user_set: frozenset[str]
         evidence,
         None,
         f"The steps{of_rank} wait for the data loader for {worst.share:.0f} % of their time"
-        f" ({worst.data_s:.3g} s a step). {reason.text}{cores}",
+        f" ({format_seconds(worst.data_s)} a step). {reason.text}{cores}",
         subject="loader",
         start_s=worst.start_s,
         end_s=worst.end_s,
@@ -131,12 +139,18 @@ def data_wait(evidence: Evidence, parameters: DataWait, user_set: frozenset[str]
             *_number("ranks' CPU", use.ranks_percent, f"mean of all ranks with their children, {OF_ONE_CORE}"),
             *_number("other processes' CPU", use.others_percent, "use of all cores less that of the ranks"),
             *_number("I/O wait", use.iowait_percent, "mean over all cores"),
+            *(
+                [number("read from disks", use.disk_read_bytes_per_s, "mean of all ranks", unit="bytes/s")]
+                if use.disk_read_bytes_per_s > 0
+                else []
+            ),
             *_long_waits(worst.first_steps),
             *core_use.numbers(busy, "mean use during these steps"),
         ),
         refuted_by="A run on one batch that is kept in memory and takes as long a step.",
         change=reason.change,
         note=worst.note,
+        lost_s=worst.data_s * worst.steps,
     )
 
 

@@ -4,28 +4,28 @@ from bisect import bisect_left, bisect_right
 from math import isfinite, nan
 from typing import Literal
 
-from toolkit.diagnosis.evidence import Evidence, Values
+from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.first_steps import FirstSteps
 from toolkit.diagnosis.numbers import mean, measured
+from toolkit.diagnosis.shared_machine import ITS_OWN_CORES, OTHERS, others_percent, sum_ranks
+from toolkit.diagnosis.units import format_value
 from toolkit.records import Record
 
 # A worker that uses this much of a core is busy. Below it, it waits: for a core, or for the disk.
 BUSY = 70.0
 # Cores that are this busy leave nothing for another worker.
 FULL = 90.0
-# From this share of the cores' time on, other processes than the ranks are why there is no core.
-OTHERS = 25.0
 # As CPUThrottling: the quota stops the workers in this share of the kernel's periods.
 THROTTLED = 10.0
-# The disk is named from this I/O wait on.
-IOWAIT = 5.0
+# The disk is named from this I/O wait on, or from these waits of any task for it (pressure), where the ranks read so
+# much of it that it is theirs; or where they read a lot of it and hardly compute.
+IOWAIT, IO_PRESSURE, READS_PER_S = 5.0, 15.0, 1e6
+MANY_READS_PER_S = 1e7
 # Workers start anew in each epoch: so many starts were seen for each worker that ran at a time.
 RESTARTS = 2
 
-ITS_OWN_CORES = "Give the job cores of its own, or end the other processes."
-
 # Why the steps wait. Another worker helps where the workers are busy, or wait for something that is no core.
-Reason = Literal["epochs", "none", "unknown", "full", "busy", "throttled", "crowded", "waiting"]
+Reason = Literal["epochs", "disk", "none", "unknown", "full", "busy", "throttled", "crowded", "waiting"]
 MORE_WORKERS_HELP = ("busy", "waiting")
 
 
@@ -41,11 +41,13 @@ class LoaderUse(Record, frozen=True, kw_only=True):
     all_percent: float  # Use of all cores, in percent of all.
     others_percent: float  # Use by other processes than the ranks, in percent of all cores.
     iowait_percent: float  # Wait for the disk, in percent of all cores' time.
+    io_pressure_percent: float  # Time in which any task waited for I/O.
+    disk_read_bytes_per_s: float  # What the ranks and their children had read from disks.
     throttled_percent: float  # Share of the kernel's periods in which the CPU quota stopped the container.
 
 
 class WaitReason(Record, frozen=True, kw_only=True):
-    """Why the steps wait, as a sentence, and one change to try."""
+    """The reason for which the steps wait, as a sentence, and one change to try."""
 
     reason: Reason
     text: str
@@ -56,10 +58,10 @@ def use(evidence: Evidence, start_s: float, end_s: float) -> LoaderUse:
     """Return what ran from *start_s* to *end_s*: the start of the job, without workers, is no part of any mean."""
     part = slice(bisect_left(evidence.times_s, start_s), bisect_right(evidence.times_s, end_s))
     cores = len(evidence.cores()) or evidence.machine.cores or 0
-    counts = _sums(evidence, "loader_workers", part)
-    loader = _sums(evidence, "loader_cpu_percent", part)
+    counts = sum_ranks(evidence, "loader_workers")[part]
+    loader = sum_ranks(evidence, "loader_cpu_percent")[part]
     running = [(used, count) for used, count in zip(loader, counts, strict=False) if used == used and count > 0]
-    ranks = mean(_sums(evidence, "cpu_percent", part))
+    ranks = mean(sum_ranks(evidence, "cpu_percent")[part])
     used = mean(evidence.column("cpu/all/used_percent")[part])
     return LoaderUse(
         cores=cores,
@@ -69,8 +71,10 @@ def use(evidence: Evidence, start_s: float, end_s: float) -> LoaderUse:
         each_percent=sum(used for used, _ in running) / sum(count for _, count in running) if running else nan,
         ranks_percent=ranks,
         all_percent=used,
-        others_percent=used - ranks / cores if cores else nan,
+        others_percent=others_percent(evidence, start_s, end_s),
         iowait_percent=mean(evidence.column("cpu/all/iowait_percent")[part]),
+        io_pressure_percent=mean(evidence.column("pressure/io/some_percent")[part]),
+        disk_read_bytes_per_s=mean(sum_ranks(evidence, "disk_read_bytes_per_s")[part]),
         throttled_percent=mean(evidence.column("cpu/all/throttled_percent")[part]),
     )
 
@@ -79,6 +83,8 @@ def explain_wait(use: LoaderUse, pattern: FirstSteps | None) -> WaitReason:
     """Return why the steps wait. *pattern*: the wait is in the first steps of the epochs."""
     if pattern is not None:
         return _at_epochs(use, pattern)
+    if waits_for_disk(use):
+        return _at_disk(use)
     if use.workers == 0:
         cpu = f" (the ranks use {use.ranks_percent:.0f} % of a core)" if isfinite(use.ranks_percent) else ""
         return WaitReason(
@@ -95,6 +101,30 @@ def explain_wait(use: LoaderUse, pattern: FirstSteps | None) -> WaitReason:
             " monitor on, this says what they do.",
         )
     return _of_workers(use)
+
+
+def waits_for_disk(use: LoaderUse) -> bool:
+    """Return whether the disk is what the ranks' loading waits for."""
+    if use.each_percent >= BUSY:
+        return False
+    waits = use.iowait_percent >= IOWAIT or use.io_pressure_percent >= IO_PRESSURE
+    reads_alone = use.disk_read_bytes_per_s >= MANY_READS_PER_S and use.ranks_percent < BUSY
+    return reads_alone or (waits and use.disk_read_bytes_per_s >= READS_PER_S)
+
+
+def _at_disk(use: LoaderUse) -> WaitReason:
+    signs = [
+        f"the cores waited for it for {use.iowait_percent:.0f} % of the time" if use.iowait_percent >= IOWAIT else "",
+        f"some task did for {use.io_pressure_percent:.0f} %" if use.io_pressure_percent >= IO_PRESSURE else "",
+        f"the ranks used {use.ranks_percent:.0f} % of a core meanwhile" if use.ranks_percent < BUSY else "",
+    ]
+    rate = format_value(use.disk_read_bytes_per_s, "bytes/s")
+    return WaitReason(
+        reason="disk",
+        text=f"The data is read from a disk that is too slow, at {rate}: {', '.join(filter(None, signs))}.",
+        change="Keep the data on a faster disk or in memory (/dev/shm, the page cache), in fewer and larger files, or"
+        " read ahead with loader workers.",
+    )
 
 
 def worker_count_text(workers: float) -> str:
@@ -166,9 +196,3 @@ def _most(evidence: Evidence, metric: str) -> float:
     """Return the sum over the ranks of the most that each had, NaN if none was measured."""
     columns = evidence.columns("rank", metric)
     return sum(max(measured(values)) for values in columns.values()) if columns else nan
-
-
-def _sums(evidence: Evidence, metric: str, part: slice) -> Values:
-    """Return the sum over the ranks at each time, NaN where none was measured."""
-    rows = zip(*(values[part] for values in evidence.columns("rank", metric).values()), strict=True)
-    return [sum(measured_values) if (measured_values := measured(row)) else nan for row in rows]

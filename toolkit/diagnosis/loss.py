@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from toolkit.diagnosis.evidence import Evidence, Readings
-from toolkit.diagnosis.numbers import mean, measured
+from toolkit.diagnosis.numbers import mean, measured, median
 from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.units import format_seconds
 from toolkit.series.finding import Finding
 
 LOSS = ("loss", "train_loss", "training_loss", "train:loss", "train/loss", "total_loss")
@@ -26,17 +27,23 @@ VALIDATION = (
     "eval/loss",
     "val/loss",
 )
+# Values whose median is the level of a loss.
+LEVEL = 3
+# A loss that grows also leaves its level at the start so far behind: else it was very low, and is not any more.
+RISES = 10.0
 # How many windows in a row must not decrease: the mean of one varies.
 WINDOWS = 2
 
 
 class OnLoss(RuleParameters, frozen=True, kw_only=True):
-    """`loss_metric`, `validation_metric`: the names of the captured metrics, "" for the usual ones. The rest are the
-    SDK's ways to choose tensors, which have no meaning here."""
+    """The names of the metrics that a rule on the loss reads."""
 
     loss_metric: str = ""
+    """The captured metric; "" for the usual names."""
     validation_metric: str = ""
+    """The captured metric; "" for the usual names."""
     collection_names: str | None = None
+    """This field and those below are the SDK's ways to choose tensors. They have no meaning here."""
     tensor_regex: str = ""
     use_losses_collection: bool = True
     mode: str | None = None
@@ -51,9 +58,10 @@ class LossNotDecreasing(OnLoss, frozen=True, kw_only=True):
 
 
 class ExplodingTensor(OnLoss, frozen=True, kw_only=True):
-    """`only_nan`: infinity is no finding. smdebug's defaults."""
+    """`only_nan`: infinity and growth are no finding (smdebug's); `growth`: times its lowest level (ours)."""
 
     only_nan: bool = False
+    growth: Above = 1000
 
 
 class Overfit(OnLoss, frozen=True, kw_only=True):
@@ -81,7 +89,7 @@ class StalledTraining(RuleParameters, frozen=True, kw_only=True):
 
 
 def exploding_tensor(evidence: Evidence, parameters: ExplodingTensor, _: frozenset[str]) -> Iterator[Finding]:
-    """A loss is NaN or infinite."""
+    """A loss is NaN or infinite, or has grown `growth` times."""
     for name in _names(evidence, parameters, (*LOSS, *VALIDATION), every=True):
         for rank, readings in evidence.metrics[name].items():
             for index, value in enumerate(readings.value):
@@ -104,6 +112,43 @@ def exploding_tensor(evidence: Evidence, parameters: ExplodingTensor, _: frozens
                     " with float16, use a GradScaler or bfloat16.",
                 )
                 return
+    if not parameters.only_nan:
+        yield from _grown(evidence, parameters)
+
+
+def _grown(evidence: Evidence, parameters: ExplodingTensor) -> Iterator[Finding]:
+    """Find a loss whose newest values are `growth` times the lowest ones, and far above the first."""
+    for name in _names(evidence, parameters, (*LOSS, *VALIDATION), every=True):
+        for rank, readings in evidence.metrics[name].items():
+            values = list(map(abs, readings.value))
+            if len(values) < 3 * LEVEL:
+                continue
+            levels = [median(values[start : start + LEVEL]) for start in range(len(values) - LEVEL + 1)]
+            lowest, last = min(levels), levels[-1]
+            if not 0 < parameters.growth * lowest <= last or not last >= RISES * levels[0]:
+                continue
+            began = max(index for index, level in enumerate(levels) if level <= 2 * lowest)
+            of_rank = "" if rank is None else f" on rank {rank}"
+            at_step = f" from step {readings.step[began]:.0f} on" if math.isfinite(readings.step[began]) else ""
+            yield make_finding(
+                "ExplodingTensor",
+                evidence,
+                None,
+                f"The metric {name} rose {last / lowest:,.0f} times{of_rank}{at_step}, from {lowest:.3g} to"
+                f" {last:.3g}.",
+                subject=name,
+                start_s=readings.time_s[began],
+                end_s=readings.time_s[-1],
+                numbers=(
+                    number("growth", last / lowest, "last / lowest", limit=parameters.growth),
+                    number("lowest", lowest, f"lowest median of {LEVEL} values in a row"),
+                    number("last", last, f"median of the last {LEVEL} values"),
+                ),
+                refuted_by="A loss whose weights or units change while the job runs.",
+                change="Lower the learning rate or warm it up, and clip gradients; go back to a checkpoint from before"
+                " the rise.",
+            )
+            return
 
 
 def loss_not_decreasing(evidence: Evidence, parameters: LossNotDecreasing, _: frozenset[str]) -> Iterator[Finding]:
@@ -229,7 +274,7 @@ def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozens
         "StalledTrainingRule",
         evidence,
         None,
-        f"For {gap_s:.0f} s no step ended and no metric was printed.",
+        f"For {format_seconds(gap_s)} no step ended and no metric was printed.",
         subject="training",
         start_s=start_s,
         end_s=end_s,
@@ -240,6 +285,7 @@ def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozens
         ),
         refuted_by="Work that has no steps and prints nothing: preprocessing, evaluation, saving.",
         change="Read the stacks of the ranks (docs/hangs.md, TOOLKIT_STALL_S) and the end of the log.",
+        lost_s=gap_s,
     )
 
 

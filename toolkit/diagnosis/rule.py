@@ -73,8 +73,9 @@ def make_finding(
     start_s: float | None = None,
     end_s: float | None = None,
     note: str = "",
+    lost_s: float | None = None,
 ) -> Finding:
-    """Return a finding about *span*, or about *start_s* to *end_s*, of the host of *evidence*."""
+    """Return a finding about *span*, or about *start_s* to *end_s*, of the host of *evidence*; it cost *lost_s*."""
     notes = (note, span.note if span else "")
     return Finding(
         rule=rule,
@@ -87,5 +88,6 @@ def make_finding(
         numbers=tuple(number for number in numbers if math.isfinite(number.value)),  # JSON has no NaN.
         refuted_by=refuted_by,
         change=change,
+        lost_s=max(lost_s, 0.0) if lost_s is not None and math.isfinite(lost_s) else None,
         note=" ".join(note for note in notes if note),
     )

@@ -1,20 +1,18 @@
-"""Steps that differ from one another: StepOutlier, StepAlternation, MaxInitializationTime."""
+"""Steps that take turns, and a late first one: StepAlternation, MaxInitializationTime."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from toolkit.diagnosis.evidence import Evidence
-from toolkit.diagnosis.numbers import deviation, mean, median
+from toolkit.diagnosis.numbers import mean, median
 from toolkit.diagnosis.phases import StepPhase, phases
 from toolkit.diagnosis.rule import Above, Positive, RuleParameters, make_finding, number
 from toolkit.diagnosis.span import scaled_steps
+from toolkit.diagnosis.step_seconds import WARM_UP, own_phases
+from toolkit.diagnosis.units import format_seconds
 from toolkit.series.finding import Finding
 
-# Outliers that cost less than this share of the time are not worth a finding: of many steps, some are always far out.
-LEAST_COST = 0.05
-# The first steps of a rank are slow: memory is allocated, kernels are compiled.
-WARM_UP = 1
 PERIODS = (2, 3, 4)
+PARTS = ("dataloader", "forward", "backward")
 # How much of the variance of the steps their place in the period must explain.
 EXPLAINED = 0.8
 FEWEST_STEPS = 5
@@ -22,15 +20,6 @@ FEWEST_STEPS = 5
 FEW_STEPS = 12
 # A swing that costs less than this share of a step is not worth a finding.
 LEAST_SWING = 0.05
-
-
-class StepOutlier(RuleParameters, frozen=True, kw_only=True):
-    """`stddev`: standard deviations; `mode`: taken for the SDK's sake, all steps are training steps. Defaults of
-    smdebug-rulesconfig 1.0.1."""
-
-    stddev: Above = 3
-    mode: str | None = None
-    n_outliers: Positive = 10
 
 
 class StepAlternation(RuleParameters, frozen=True, kw_only=True):
@@ -46,64 +35,10 @@ class MaxInitializationTime(RuleParameters, frozen=True, kw_only=True):
     threshold: Above = 20
 
 
-def step_outlier(evidence: Evidence, parameters: StepOutlier, user_set: frozenset[str]) -> Iterator[Finding]:
-    """More than `n_outliers` steps of a rank take longer than the mean and `stddev` standard deviations."""
-    worst: tuple[float, StepPhase, list[float], float, int] | None = None
-    for phase in phases(evidence, ("step",)):
-        seconds = _without_checkpoints(evidence, phase)[WARM_UP:]
-        if len(seconds) < FEWEST_STEPS:
-            continue
-        limit = mean(seconds) + parameters.stddev * deviation(seconds)
-        outliers = [value for value in seconds if value > limit]
-        allowed = parameters.n_outliers
-        if "n_outliers" not in user_set and evidence.is_over:
-            allowed = min(allowed, max(3, len(seconds) // 20))
-        cost_s = sum(outliers) - len(outliers) * median(seconds)
-        if len(outliers) > allowed and cost_s > LEAST_COST * sum(seconds) and (worst is None or cost_s > worst[0]):
-            worst = cost_s, phase, outliers, limit, allowed
-    if worst is None:
-        return
-    cost_s, phase, outliers, limit, allowed = worst
-    scaled = (
-        "" if allowed == parameters.n_outliers else f"n_outliers was scaled from {parameters.n_outliers} to {allowed}."
-    )
-    of_rank = "" if phase.rank is None else f" of rank {phase.rank}"
-    yield make_finding(
-        "StepOutlier",
-        evidence,
-        None,
-        f"{len(outliers)} steps{of_rank} took more than {limit:.3g} s (the mean and {parameters.stddev:g} standard"
-        f" deviations), the longest {max(outliers):.3g} s; they cost {cost_s:.3g} s.",
-        subject="step",
-        start_s=phase.times_s[0],
-        end_s=phase.times_s[-1],
-        numbers=(
-            number(
-                "outliers",
-                len(outliers),
-                f"steps longer than mean + {parameters.stddev:g} standard deviations",
-                unit="steps",
-                limit=allowed,
-            ),
-            number("limit", limit, "mean + stddev x standard deviation", unit="s"),
-            number(
-                "cost",
-                cost_s,
-                "time of the outliers less as many median steps",
-                unit="s",
-                limit=LEAST_COST * sum(phase.seconds),
-            ),
-        ),
-        refuted_by="Outliers at the same steps of every run: they belong to the data or to the schedule (evaluation).",
-        change="Compare the outliers' times with disk, network and other ranks at the same moments; trace one of them.",
-        note=scaled,
-    )
-
-
 def step_alternation(evidence: Evidence, parameters: StepAlternation, user_set: frozenset[str]) -> Iterator[Finding]:
     """Steps, or one phase of them, are long and short in turn, with a period of two to four steps."""
     best: tuple[float, StepPhase, int, list[float], str] | None = None
-    for phase in phases(evidence):
+    for phase in (*own_phases(evidence), *phases(evidence, PARTS)):
         seconds = phase.seconds if len(phase.seconds) < 2 * FEWEST_STEPS else phase.seconds[WARM_UP:]
         needed, note = scaled_steps(
             evidence, parameters.patience, len(seconds), is_user_set="patience" in user_set, fewest=FEWEST_STEPS + 1
@@ -121,14 +56,14 @@ def step_alternation(evidence: Evidence, parameters: StepAlternation, user_set: 
         return
     _, phase, period, medians, note = best
     ratio = max(medians) / min(medians)
-    turns = " / ".join(f"{value:.3g}" for value in medians)
+    turns = " / ".join(map(format_seconds, medians))
     lost_s = mean(medians) - min(medians)
     yield make_finding(
         "StepAlternation",
         evidence,
         None,
-        f"The {phase.name} time alternates with a period of {period} steps: {turns} s, {ratio:.1f} times as long."
-        f" At the short time a step would take {lost_s:.3g} s less on average.",
+        f"The {phase.name} time alternates with a period of {period} steps: {turns}, {ratio:.1f} times as long."
+        f" At the short time a step would take {format_seconds(lost_s)} less on average.",
         subject=phase.name,
         start_s=phase.times_s[0],
         end_s=phase.times_s[-1],
@@ -149,6 +84,7 @@ def step_alternation(evidence: Evidence, parameters: StepAlternation, user_set: 
         change="Look at the CPU's cores while a long step runs: a thread that prepares data or waits in turn does this"
         " (give the loader workers). On a GPU, time with torch.cuda.synchronize(): without it the phase that waits"
         " first, mostly backward, is charged with all the work that is still queued.",
+        lost_s=lost_s * len(phase.seconds),
         note=note,
     )
 
@@ -167,7 +103,7 @@ def max_initialization_time(
         "MaxInitializationTime",
         evidence,
         None,
-        f"The first step ended {took_s / 60:.1f} minutes after the start of the ranks.",
+        f"The first step ended {format_seconds(took_s)} after the start of the ranks.",
         subject="start",
         end_s=min(ends),
         numbers=(
@@ -182,6 +118,7 @@ def max_initialization_time(
         refuted_by="Steps that the toolkit cannot see (no optimizer of torch, no heartbeat) before that one.",
         change="Install packages when the image is built, download and preprocess before the job, and cache compiled"
         " kernels.",
+        lost_s=took_s,
     )
 
 
@@ -189,17 +126,6 @@ def _step_s(evidence: Evidence, rank: int | None) -> float:
     """Return the mean time of a step of *rank*: of the sum of its phases, where steps as a whole are not known."""
     means = {phase.name: mean(phase.seconds) for phase in phases(evidence) if phase.rank == rank}
     return means.get("step") or sum(means.values())
-
-
-def _without_checkpoints(evidence: Evidence, phase: StepPhase) -> list[float]:
-    """Return the seconds of each step less what it spent saving a checkpoint."""
-    steps = evidence.steps.get(phase.rank) if phase.rank is not None else None
-    if steps is None or len(steps.checkpoint_s) != len(phase.seconds):
-        return list(phase.seconds)
-    return [
-        value - (saved if math.isfinite(saved) else 0.0)
-        for value, saved in zip(phase.seconds, steps.checkpoint_s, strict=True)
-    ]
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -1,6 +1,20 @@
 """All rules, one row each. A rule is a function in one file and its row here."""
 
-from toolkit.diagnosis import bottleneck, gpu, host, loader, loss, slow_rank, step_rules, usage
+from toolkit.diagnosis import (
+    bottleneck,
+    gpu,
+    host,
+    loader,
+    loss,
+    slow_rank,
+    slowdown,
+    start_up,
+    step_outliers,
+    step_parts,
+    step_rules,
+    threads,
+    usage,
+)
 from toolkit.diagnosis.rule import DiagnosisRule, Group, RuleFunction, RuleParameters
 
 
@@ -22,15 +36,24 @@ RULES: tuple[DiagnosisRule, ...] = (
     _row("profiler", "MaxInitializationTime", step_rules.MaxInitializationTime, step_rules.max_initialization_time),
     _row("profiler", "OverallSystemUsage", RuleParameters, usage.find_nothing),
     _row("profiler", "OverallFrameworkMetrics", RuleParameters, usage.find_nothing),
-    _row("profiler", "StepOutlier", step_rules.StepOutlier, step_rules.step_outlier),
+    _row("profiler", "StepOutlier", step_outliers.StepOutlier, step_outliers.step_outlier),
     _row("toolkit", "BusyCore", bottleneck.BusyCore, bottleneck.busy_core),
     _row("toolkit", "CPUThrottling", host.CPUThrottling, host.cpu_throttling),
+    _row("toolkit", "CheckpointTime", step_parts.CheckpointTime, step_parts.checkpoint_time),
+    _row("toolkit", "CoreContention", threads.CoreContention, threads.core_contention),
     _row("toolkit", "DataWait", loader.DataWait, loader.data_wait),
     _row("toolkit", "DriverSilence", host.DriverSilence, host.driver_silence),
+    _row("toolkit", "EvaluationTime", step_parts.EvaluationTime, step_parts.evaluation_time),
+    _row("toolkit", "FirstStep", step_parts.FirstStep, step_parts.first_step),
+    _row("toolkit", "GarbageCollection", step_parts.GarbageCollection, step_parts.garbage_collection),
     _row("toolkit", "IdleSM", gpu.IdleSM, gpu.idle_sm),
     _row("toolkit", "MemoryLimit", host.MemoryLimit, host.memory_limit),
+    _row("toolkit", "NetworkImports", start_up.NetworkImports, start_up.network_imports),
+    _row("toolkit", "RequirementsTime", start_up.RequirementsTime, start_up.requirements_time),
     _row("toolkit", "SlowRank", slow_rank.SlowRank, slow_rank.slow_rank),
+    _row("toolkit", "StepPause", step_parts.StepPause, step_parts.step_pause),
     _row("toolkit", "StepAlternation", step_rules.StepAlternation, step_rules.step_alternation),
+    _row("toolkit", "StepSlowdown", slowdown.StepSlowdown, slowdown.step_slowdown),
     _row("loss", "ExplodingTensor", loss.ExplodingTensor, loss.exploding_tensor),
     _row("loss", "LossNotDecreasing", loss.LossNotDecreasing, loss.loss_not_decreasing, default=False),
     _row("loss", "Overfit", loss.Overfit, loss.overfit, default=False),

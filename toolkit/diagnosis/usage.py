@@ -22,16 +22,19 @@ _OF_GPUS = ("used_percent", "memory_used_percent", "sm_active_percent")
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """Distribution of the values of *name*, in the unit of its column or in seconds."""
+    """Distribution of the values of one quantity."""
 
     name: str
+    """A column of the samples or a part of a step; the figures have its unit."""
     max: float
     p99: float
     p95: float
     p50: float
     min: float
     total: float
+    """The sum of all values."""
     count: int
+    """The number of values."""
 
 
 def find_nothing(_evidence: Evidence, _parameters: Any, _given: frozenset[str]) -> Iterator[Finding]:

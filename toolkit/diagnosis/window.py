@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.diagnosis.evidence import BUSIEST, Evidence, MachineFacts, Readings, StepColumns, Values
 from toolkit.job.rank_work import RankWork
+from toolkit.series.pauses import RankPauses
 
 # As many samples, steps of a rank and values of a metric are kept: of samples, at most one a second.
 SAMPLES = 600
@@ -31,6 +32,8 @@ class EvidenceWindow:
         self.machine = machine
         # The own work of ranks of other hosts, the newest that is known.
         self.elsewhere: Mapping[int, RankWork] = {}
+        # Where each rank of this host was in its pauses.
+        self.pauses: Mapping[int, RankPauses] = {}
         self._places: dict[str, int] = {}
         self.use(columns)
         self._times: deque[float] = deque(maxlen=SAMPLES)
@@ -60,23 +63,11 @@ class EvidenceWindow:
             row.append(max([values[place] for place in places], default=math.nan))
         self._rows.append((self._places, row))
 
-    def step(
-        self,
-        rank: int,
-        step: int,
-        end_s: float,
-        step_s: float | None,
-        data_s: float | None = None,
-        forward_s: float | None = None,
-        backward_s: float | None = None,
-        optimizer_s: float | None = None,
-        checkpoint_s: float | None = None,
-        own_backward_s: float | None = None,
-    ) -> None:
-        """Add a step of *rank*, its newest. None: not measured."""
-        row = (step, end_s, step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s)
+    def step(self, rank: int, step: int, end_s: float, step_s: float | None, **parts: float | None) -> None:
+        """Add a step of *rank*, its newest. *parts*: as in StepColumns. None: not measured."""
         rows = self._steps.setdefault(rank, deque(maxlen=STEPS))
-        rows.append(array("d", (math.nan if value is None else value for value in row)))
+        values = (step, end_s, step_s, *map(parts.get, _STEP_FIELDS[3:]))
+        rows.append(array("d", (math.nan if value is None else value for value in values)))
 
     def metric(self, name: str, value: float, time_s: float, rank: int | None = None, step: int | None = None) -> None:
         """Add a value of metric *name*; of more than METRICS names only the first are kept."""
@@ -99,6 +90,7 @@ class EvidenceWindow:
             load=self._column,
             steps={rank: _steps(rows) for rank, rows in self._steps.items()},
             elsewhere=self.elsewhere,
+            pauses=self.pauses,
             metrics={
                 name: {rank: _readings(rows) for rank, rows in ranks.items()} for name, ranks in self._metrics.items()
             },

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit import files
+
 MAGIC = b"TKS1"
 # magic, kind, 0, columns in a group (0: not grouped), rows, bytes of the payload, CRC-32 of the payload
 HEAD = struct.Struct("<4sBBHIII")
@@ -21,14 +23,19 @@ LARGEST = 1 << 28
 
 
 class Block(NamedTuple):
-    """A block in a file; its payload begins at `offset`."""
+    """A block in a file."""
 
     kind: int
+    """HEADER, RAW, LEVEL or STEPS."""
     group: int
+    """Columns in a group; 0: not grouped."""
     rows: int
     offset: int
+    """The first byte of the payload in the file."""
     size: int
+    """Bytes of the payload."""
     crc: int
+    """CRC-32 of the payload."""
 
 
 class Appender:
@@ -56,10 +63,11 @@ class Appender:
             pass
 
 
-def scan(fd: int) -> Iterator[Block]:
-    """Yield the whole blocks of the open file *fd*, the header first. Payloads are not read."""
+def scan(fd: int, start: int = 0) -> Iterator[Block]:
+    """Yield the whole blocks of the open file *fd* from the byte *start* on, the header first at 0. A block must begin
+    at *start*. Payloads are not read."""
     end = os.fstat(fd).st_size
-    position = 0
+    position = start
     while position + HEAD.size <= end:
         magic, kind, _, group, rows, size, crc = HEAD.unpack(os.pread(fd, HEAD.size, position))
         position += HEAD.size
@@ -75,6 +83,29 @@ def payload(fd: int, block: Block) -> bytes | None:
     return content if zlib.crc32(content) == block.crc else None
 
 
+def describe_damage(path: Path) -> str:
+    """Return in words what of the file at *path* cannot be read, "" if it is whole.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    fd = files.descriptor(path)
+    try:
+        size = os.fstat(fd).st_size
+        whole_blocks = list(scan(fd))
+        spoilt = sum(payload(fd, block) is None for block in whole_blocks)
+    finally:
+        os.close(fd)
+    end = whole_blocks[-1].offset + whole_blocks[-1].size if whole_blocks else 0
+    if not size:
+        return "it is empty"
+    if not whole_blocks or whole_blocks[0].kind != HEADER:
+        return "its first block cannot be read"
+    parts = [f"{spoilt:,} of its {len(whole_blocks):,} blocks were changed"] if spoilt else []
+    parts += [f"from byte {end:,} of {size:,} on it cannot be read"] if end < size else []
+    return ", and ".join(parts)
+
+
 def part(fd: int, block: Block, start: int, size: int) -> bytes:
     """Return *size* bytes of the payload of *block* from *start* on, fewer where the file was cut meanwhile."""
-    return os.pread(fd, min(size, block.size - start), block.offset + start)
+    return os.pread(fd, max(min(size, block.size - start), 0), block.offset + start)

@@ -23,12 +23,17 @@ _TOGETHER_S = 0.05
 
 
 class _Line(Record, frozen=True, kw_only=True, rename="pascal"):
+    """A line of the service's agent."""
+
     type: str
     dimension: str
     value: float
     node_id: str
+    """The host, as "algo-1"."""
     timestamp: float
+    """Seconds since the epoch."""
     name: str | None = None
+    """The metric, or the device, as "cpu0"."""
 
 
 def read(folder: Path) -> dict[str, Samples]:

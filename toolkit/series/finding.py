@@ -4,8 +4,9 @@ from typing import Literal
 
 from toolkit.records import Record
 
-# What happens to the job: nothing but a record; one line in the log; a stop with the whole grace (status "stopped").
-FindingAction = Literal["record", "warn", "stop"]
+# What happens to the job: nothing but a record; one line in the log; that and a message to TOOLKIT_NOTIFY; a stop with
+# the whole grace (status "stopped").
+FindingAction = Literal["record", "warn", "notify", "stop"]
 
 
 class Number(Record, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class Finding(Record, frozen=True, kw_only=True):
     numbers: tuple[Number, ...] = ()  # What was measured.
     refuted_by: str = ""  # The observation that would show that it is wrong.
     change: str = ""  # One change to try.
+    lost_s: float | None = None  # Seconds of the job's wall time that this cost, within the window; None: not known.
     action: FindingAction = "warn"  # What happens to the job.
     live: bool = False  # It was found while the job ran.
     note: str = ""  # What the reader must know besides (a patience that was scaled to a short job).

@@ -19,17 +19,17 @@ GROUP = 32
 
 
 class Bucket(NamedTuple):
-    """The samples of the seconds from `start_s`. `low`, `high`, `total` have a value for each column.
-
-    `counts`: the samples that were measured, of each column; None: `samples` of every one.
-    """
+    """The samples of some seconds. `low`, `high` and `total` have a value for each column."""
 
     start_s: float
+    """The first of these seconds."""
     samples: int
+    """The number of samples."""
     low: array[float]
     high: array[float]
     total: array[float]
     counts: array[float] | None
+    """The number of samples that were measured, for each column; None: `samples` of every one."""
 
 
 def of_rows(start_s: float, rows: Sequence[array[float]]) -> Bucket:

@@ -12,11 +12,12 @@ NAME = "monitor.json"
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """The hardware of the host. `cores`: those that the job may use. `gpus`: their names."""
+    """The hardware of the host."""
 
-    cores: int | None = None
-    gpus: tuple[str, ...] = ()
+    cores: int | None = None  # Those that the job may use.
+    gpus: tuple[str, ...] = ()  # Their names.
     memory_limit_bytes: float | None = None
+    boot_id: str = ""  # Of the machine's kernel: hosts with the same one share a machine. Empty: not known.
 
 
 class OwnCost(Record, frozen=True, kw_only=True):

@@ -59,10 +59,10 @@ class SegmentTable:
                 self._add(_Piece(path, new_blocks[0], len(times)), times.copy(), np.ones(len(times)))
             return
         for block in new_blocks:
-            head = blocks.part(fd, block, 0, 12 * block.rows)
-            if block.kind == blocks.LEVEL and block.rows and len(head) == 12 * block.rows:
-                counts = np.frombuffer(head, "<u4", block.rows, 8 * block.rows).astype(float)
-                self._add(_Piece(path, block, block.rows), np.frombuffer(head, "<f8", block.rows), counts)
+            content = blocks.payload(fd, block) if block.kind == blocks.LEVEL and block.rows else None
+            if content is not None and len(content) >= 12 * block.rows:
+                counts = np.frombuffer(content, "<u4", block.rows, 8 * block.rows).astype(float)
+                self._add(_Piece(path, block, block.rows), np.frombuffer(content, "<f8", block.rows), counts)
 
     def _add(self, piece: _Piece, times: "Floats", counts: "Floats") -> None:
         self._pieces.append(piece)
@@ -203,14 +203,18 @@ def _header(fd: int, block: blocks.Block | None) -> Header | None:
 
 
 def _records(fd: int, first: blocks.Block, width: int) -> "Any":
-    """Return the raw blocks of a file from *first* on as records, without one that is not whole."""
+    """Return the raw blocks of a file from *first* on as records, without those that are not whole."""
     np = numpy()
-    kind = np.dtype([("magic", "S4"), ("head", "V16"), ("time", "<f8"), ("values", "<f4", (width,))])
+    kind = np.dtype([("magic", "S4"), ("head", "V12"), ("crc", "<u4"), ("time", "<f8"), ("values", "<f4", (width,))])
     start = first.offset - blocks.HEAD.size
     content = os.pread(fd, os.fstat(fd).st_size - start, start)
     records = np.frombuffer(content, kind, len(content) // kind.itemsize)
-    is_complete = records["magic"] == blocks.MAGIC
-    return records if is_complete.all() else records[: int(np.argmin(is_complete))]
+    payloads = (
+        content[end - kind.itemsize + blocks.HEAD.size : end]
+        for end in range(kind.itemsize, len(content) + 1, kind.itemsize)
+    )
+    is_whole = records["crc"] == np.fromiter(map(zlib.crc32, payloads), "<u4", len(records))
+    return records[is_whole & (records["magic"] == blocks.MAGIC)]
 
 
 class _OneFile:

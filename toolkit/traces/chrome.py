@@ -85,6 +85,7 @@ class _File(msgspec.Struct):
     devices: list[_Device] = msgspec.field(name="deviceProperties", default_factory=list)
     host: str = msgspec.field(name="host_name", default="")
     base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+    """The time to which the events' times are relative, since the epoch."""
 
 
 class ChromeTrace(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ def read(path: Path) -> ChromeTrace:
         UserError: it is not a trace, or it is cut off or too large.
         OSError: it cannot be read.
     """
-    return decode(_read_unpacked(path), str(path))
+    return decode(read_unpacked(path), str(path))
 
 
 def decode(content: bytes, source: str) -> ChromeTrace:
@@ -153,8 +154,13 @@ def decode(content: bytes, source: str) -> ChromeTrace:
     )
 
 
-def _read_unpacked(path: Path) -> bytes:
-    """Return the text in *path*, decompressed."""
+def read_unpacked(path: Path) -> bytes:
+    """Return the text in *path*, decompressed.
+
+    Raises:
+        UserError: it is cut off or too large.
+        OSError: it cannot be read.
+    """
     content = files.read(path, LARGEST_BYTES)
     if content[:2] != b"\x1f\x8b":
         return content

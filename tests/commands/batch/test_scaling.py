@@ -33,15 +33,15 @@ def test_the_global_batch_counts_devices_hosts_and_accumulated_batches() -> None
 
 
 def test_there_and_back_is_where_it_began() -> None:
-    there = scaled(old_batch=48, new_batch=7, rate=0.3, decay=0.01)
-    back = scaled(old_batch=7, new_batch=48, rate=there.learning_rate, decay=there.weight_decay)
+    smaller = scaled(old_batch=48, new_batch=7, rate=0.3, decay=0.01)
+    back = scaled(old_batch=7, new_batch=48, rate=smaller.learning_rate, decay=smaller.weight_decay)
 
     assert (back.learning_rate, back.weight_decay) == pytest.approx((0.3, 0.01))
     assert scaled(old_batch=1, new_batch=2).learning_rate is None
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"old_batch": 0, "new_batch": 1}, "batch: expected a whole number of at least 1, found 0"),
         ({"old_batch": 1, "new_batch": -2}, "found -2"),
@@ -49,8 +49,8 @@ def test_there_and_back_is_where_it_began() -> None:
         ({"old_batch": 1, "new_batch": 1, "decay": float("nan")}, "weight decay: expected a number of at least 0"),
     ],
 )
-def test_impossible_values_are_named(values: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_values_are_named(values: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         scaled(**values)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="devices: expected a whole number of at least 1, found 0"):
         global_batch(1, devices=0)
@@ -79,7 +79,7 @@ def test_the_command_takes_another_number_of_devices_and_answers_in_json() -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--batch", "8", "--learning-rate", "1"), "expected what changes, found nothing. Give --new-batch"),
         (("--batch", "8", "--new-batch", "4"), "expected a value to scale, found none. Give --learning-rate"),
@@ -87,8 +87,8 @@ def test_the_command_takes_another_number_of_devices_and_answers_in_json() -> No
         (("--batch", "8", "--new-batch", "4", "--learning-rate", "fast"), "expected a number, found 'fast'"),
     ],
 )
-def test_a_command_that_cannot_be_meant_ends_with_78(words: tuple[str, ...], said: str) -> None:
+def test_a_command_that_cannot_be_meant_ends_with_78(words: tuple[str, ...], message: str) -> None:
     done = scale(*words)
 
     assert done.returncode == 78
-    assert said in done.stderr
+    assert message in done.stderr

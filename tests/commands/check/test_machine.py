@@ -75,7 +75,7 @@ def test_an_absent_mount_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "locked", "pins_memory", "busy", "found", "advised"),
+    ("files", "locked", "pins_memory", "busy", "expected", "advised"),
     [
         (1024, 65536, False, False, "nofile 1,024, memlock 64 KiB", []),
         (1024, 65536, False, True, "nofile 1,024, memlock 64 KiB", ["nofile"]),
@@ -85,11 +85,11 @@ def test_an_absent_mount_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_limits_matter_to_those_who_meet_them(
-    files: int, locked: int, pins_memory: bool, busy: bool, found: str, advised: list[str]
+    files: int, locked: int, pins_memory: bool, busy: bool, expected: str, advised: list[str]
 ) -> None:
     result = judged_limits(files, locked, pins_memory=pins_memory, busy=busy)
 
-    assert (result.found, result.status) == (found, "warn" if advised else "ok")
+    assert (result.found, result.status) == (expected, "warn" if advised else "ok")
     assert [word for word in ("nofile", "memlock=-1") if word in result.advice] == advised
 
 
@@ -129,7 +129,7 @@ def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "environ", "processes", "status", "found"),
+    ("facts", "environ", "processes", "status", "expected"),
     [
         ({}, {}, 1, "ok", "none"),
         ({}, {"NVIDIA_VISIBLE_DEVICES": "void"}, 1, "ok", "none"),
@@ -141,11 +141,11 @@ def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:
     ],
 )
 def test_accelerators_are_counted_against_the_processes(
-    given: dict[str, object], environ: dict[str, str], processes: int, status: str, found: str
+    facts: dict[str, object], environ: dict[str, str], processes: int, status: str, expected: str
 ) -> None:
-    result = gpus(machine(**given), environ, processes)
+    result = gpus(machine(**facts), environ, processes)
 
-    assert (result.status, result.found) == (status, found)
+    assert (result.status, result.found) == (status, expected)
 
 
 @pytest.mark.parametrize(

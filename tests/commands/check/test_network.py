@@ -23,8 +23,8 @@ def port() -> int:
 
 
 def leader(port: int, settings: Settings | None = None, **environ: str) -> Job:
-    given = {"MASTER_PORT": str(port), **environ}
-    return job_of("torch_distributed", hosts=TWO, environ=given, addresses=HERE, settings=settings)
+    variables = {"MASTER_PORT": str(port), **environ}
+    return job_of("torch_distributed", hosts=TWO, environ=variables, addresses=HERE, settings=settings)
 
 
 def test_one_host_has_nothing_to_look_at() -> None:
@@ -152,12 +152,12 @@ def test_a_secret_that_is_empty_fails(tmp_path: Path) -> None:
 
 
 def test_the_interface_is_told_with_what_is_wrong_with_it() -> None:
-    there = interface(job_of(hosts=TWO, machine={"fabric": "efa"}))
+    with_efa = interface(job_of(hosts=TWO, machine={"fabric": "efa"}))
     other = interface(job_of(hosts=TWO, interface="ethwe"))
     none = interface(job_of(hosts=TWO, interface="ethwe", machine={"route_interface": None}))
-    own = interface(job_of(hosts=TWO, interface="ethwe", environ={"NCCL_SOCKET_IFNAME": "^lo"}))
+    chosen = interface(job_of(hosts=TWO, interface="ethwe", environ={"NCCL_SOCKET_IFNAME": "^lo"}))
 
-    assert (there.status, there.found) == ("ok", "eth0, efa devices")
+    assert (with_efa.status, with_efa.found) == ("ok", "eth0, efa devices")
     assert (other.status, other.advice) == ("warn", "")
     assert (none.status, bool(none.advice)) == ("warn", True)
-    assert (own.status, own.found) == ("ok", "^lo (NCCL_SOCKET_IFNAME)")
+    assert (chosen.status, chosen.found) == ("ok", "^lo (NCCL_SOCKET_IFNAME)")

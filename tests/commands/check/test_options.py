@@ -17,7 +17,7 @@ def main(): ...
 
 
 @pytest.mark.parametrize(
-    ("option", "known"),
+    ("option", "declared_name"),
     [
         ("--train_batch_size", "--train-batch-size"),
         ("--learning_rate", "--learningRate"),
@@ -31,14 +31,16 @@ def main(): ...
         ("--epochs", ""),
     ],
 )
-def test_an_option_that_the_script_knows_in_another_spelling_is_found(tmp_path: Path, option: str, known: str) -> None:
+def test_an_option_that_the_script_knows_in_another_spelling_is_found(
+    tmp_path: Path, option: str, declared_name: str
+) -> None:
     (tmp_path / "train.py").write_text(KNOWN)
 
     declared = read(tmp_path / "train.py")
 
     assert declared is not None
     assert not declared.is_lenient
-    assert nearest(option, declared.options) == known
+    assert nearest(option, declared.options) == declared_name
 
 
 @pytest.mark.parametrize("source", ["print(1)", "def broken(:", "x = '\0'", None, "f(" * 5000])

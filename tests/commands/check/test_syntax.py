@@ -21,20 +21,20 @@ def test_files_that_are_no_python_are_named_with_line_and_reason(tmp_path: Path)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
 
-    found = {each.name: each.text for each in syntax.errors(tmp_path)}
+    errors = {error.name: error.text for error in syntax.errors(tmp_path)}
 
-    assert set(found) == {"train.py", "lib/model.py", "nul.py", "wrong_encoding.py"}
-    assert found["train.py"] == "line 2: '(' was never closed"
-    assert found["lib/model.py"].startswith("line 2: ")
+    assert set(errors) == {"train.py", "lib/model.py", "nul.py", "wrong_encoding.py"}
+    assert errors["train.py"] == "line 2: '(' was never closed"
+    assert errors["lib/model.py"].startswith("line 2: ")
 
 
 def test_the_script_fails_the_check_and_other_files_are_a_warning() -> None:
-    found = [Error(name="train.py", text="line 1: x"), *(Error(name=f"{n}.py", text="line 2: y") for n in range(5))]
+    errors = [Error(name="train.py", text="line 1: x"), *(Error(name=f"{n}.py", text="line 2: y") for n in range(5))]
 
-    own, others = syntax.check(found, "train.py", sys.executable)
-    (elsewhere,) = syntax.check(found[:1], "train.py", "/opt/other/python")
+    of_script, others = syntax.check(errors, "train.py", sys.executable)
+    (elsewhere,) = syntax.check(errors[:1], "train.py", "/opt/other/python")
 
-    assert (own.status, own.found) == ("fail", "train.py: line 1: x")
+    assert (of_script.status, of_script.found) == ("fail", "train.py: line 1: x")
     assert (others.status, others.found[-12:]) == ("warn", "; and 2 more")
     assert elsewhere.status == "warn"
     assert "/opt/other/python has another Python" in elsewhere.advice

@@ -47,7 +47,7 @@ def output(folder: Path, outcome: Outcome | None = None, metrics: tuple[dict[str
     if outcome is not None:
         (folder / "outcome.json").write_bytes(msgspec.json.encode(outcome))
     if metrics:
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in metrics))
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(metric) + "\n" for metric in metrics))
     return folder
 
 
@@ -68,7 +68,7 @@ def simulated(job_dir: Path, report: JobReport, outcomes: dict[str, Outcome | No
 
 def report(status: str = "Failed", **more: Any) -> JobReport:
     """Return a job.json of two hosts."""
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "exit_code": 3,
         "failed_host": "algo-2",
         "start_time": "2026-11-18T11:06:40.000Z",
@@ -80,4 +80,4 @@ def report(status: str = "Failed", **more: Any) -> JobReport:
             "algo-2": HostReport(exit_code=3, status="failed", cause="rank 1 ended with code 3"),
         },
     }
-    return msgspec.convert({"name": "digits", "status": status, **told, **more}, JobReport, from_attributes=True)
+    return msgspec.convert({"name": "digits", "status": status, **facts, **more}, JobReport, from_attributes=True)

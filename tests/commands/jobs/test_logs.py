@@ -9,7 +9,7 @@ from toolkit.masking.text import mask
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "expected"),
     [
         (b"one\ntwo\nthree\n", ("two", "three")),
         (b"one\ntwo\nhalf", ("two", "half")),
@@ -22,11 +22,11 @@ from toolkit.masking.text import mask
         (b"\x1b[36mpassword\x1b[0m=\x1b[35mcorrect\x1b[1mhorse9\x1b[0m\n", ("password=******",)),
     ],
 )
-def test_the_last_lines_are_decoded_plain_and_masked(tmp_path: Path, content: bytes, shown: tuple[str, ...]) -> None:
+def test_the_last_lines_are_decoded_plain_and_masked(tmp_path: Path, content: bytes, expected: tuple[str, ...]) -> None:
     log = tmp_path / "log"
     log.write_bytes(content)
 
-    assert tail(log, 2, mask) == shown
+    assert tail(log, 2, mask) == expected
 
 
 def test_only_the_end_of_a_long_file_is_read_and_no_half_line_is_shown(tmp_path: Path) -> None:

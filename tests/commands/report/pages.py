@@ -82,15 +82,15 @@ BLOCKS = (
 
 def page(*blocks: object, status: str = "failed") -> Page:
     """Return a page of *blocks*, all of BLOCKS if there are none."""
-    shown = blocks or BLOCKS
+    page_blocks = blocks or BLOCKS
     return Page(
         title="digits",
         status=status,
         tone="bad",
         summary="Rank 1 of host algo-2: ValueError: loss is nan.",
         sections=(
-            Section(id="outcome", title="Outcome", blocks=shown[:1]),  # type: ignore[arg-type]
-            Section(id="rest", title="The rest", blocks=shown[1:]),  # type: ignore[arg-type]
+            Section(id="outcome", title="Outcome", blocks=page_blocks[:1]),  # type: ignore[arg-type]
+            Section(id="rest", title="The rest", blocks=page_blocks[1:]),  # type: ignore[arg-type]
         ),
         made_by="toolkit 0.1.0",
         made_at_s=AT_S,

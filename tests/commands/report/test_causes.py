@@ -61,12 +61,12 @@ def test_the_cause_is_in_the_first_six_lines(tmp_path: Path, case: str) -> None:
     (tmp_path / "code" / "needs.txt").write_text("einops==99.0\n")
     toolkit(tmp_path / "code", "run", "train.py", "--job-dir", str(tmp_path / "job"), "--quiet", *words)
 
-    told = toolkit(tmp_path, "report", "job", "-o", "-")
+    completed = toolkit(tmp_path, "report", "job", "-o", "-")
 
-    assert told.returncode == 0, told.stderr
-    first = "\n".join(told.stdout.splitlines()[:6])
-    assert [each for each in expected if each not in first] == [], told.stdout[:2000]
-    assert "Traceback" not in told.stderr
+    assert completed.returncode == 0, completed.stderr
+    first = "\n".join(completed.stdout.splitlines()[:6])
+    assert [item for item in expected if item not in first] == [], completed.stdout[:2000]
+    assert "Traceback" not in completed.stderr
 
 
 def toolkit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What the pages say of compilers: the section of a job, and the one of `toolkit compare`."""
+"""The pages' sections on compilers: the section of a job, and the one of `toolkit compare`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,21 +52,21 @@ def page(folder: Path) -> Page:
     return build_page(jobs.read(folder), now_s=START_S + 100)
 
 
-def text(made: Page) -> str:
-    return " ".join(TextWriter(width=200).page(made).split())
+def text(report: Page) -> str:
+    return " ".join(TextWriter(width=200).page(report).split())
 
 
 def test_the_section_has_the_decision_the_trial_and_what_was_compiled_again(tmp_path: Path) -> None:
-    made = page(job(tmp_path / "job", algo_1=KEPT, algo_2=KEPT))
+    report = page(job(tmp_path / "job", algo_1=KEPT, algo_2=KEPT))
 
-    said = text(made)
+    report_text = text(report)
     assert (
-        said.count("Compiler: compiled: a step took 19.7 ms compiled, 25.0 ms eager (8 pairs).") == 1
+        report_text.count("Compiler: compiled: a step took 19.7 ms compiled, 25.0 ms eager (8 pairs).") == 1
     )  # One for both.
-    assert "expected 32, actual 24" in said
-    assert "drop_last=True" in said  # Eight recompilations are many.
-    assert "Compiled code is kept in: /opt/ml/checkpoints/compile-cache/torch-2.13" in said
-    tables = {block.id: block for each in made.sections for block in each.blocks if isinstance(block, Table)}
+    assert "expected 32, actual 24" in report_text
+    assert "drop_last=True" in report_text  # Eight recompilations are many.
+    assert "Compiled code is kept in: /opt/ml/checkpoints/compile-cache/torch-2.13" in report_text
+    tables = {block.id: block for section in report.sections for block in section.blocks if isinstance(block, Table)}
     columns = [column.name for column in tables["compiler-hosts"].columns]
     row = dict(zip(columns, tables["compiler-hosts"].rows[1], strict=True))
     assert (row["host"], row["compilations"], row["graphs"], row["recompilations"]) == ("algo-2", 9, 2, 8)
@@ -75,25 +75,25 @@ def test_the_section_has_the_decision_the_trial_and_what_was_compiled_again(tmp_
     assert tables["compiler-trials"].rows[0][2:] == (8, 25.0, 20.0, 1.25, "yes", 22.0)
 
 
-@pytest.mark.parametrize("shape", [html, write_markdown, lambda made: msgspec.json.encode(made).decode()])
+@pytest.mark.parametrize("shape", [html, write_markdown, lambda report: msgspec.json.encode(report).decode()])
 def test_every_shape_of_the_page_has_the_section(tmp_path: Path, shape: Callable[[Page], str]) -> None:
-    shown = shape(page(job(tmp_path / "job", algo_1=KEPT)))
+    rendered = shape(page(job(tmp_path / "job", algo_1=KEPT)))
 
-    assert "19.7 ms compiled" in shown
-    assert "compiler-hosts" in shown or "What was compiled" in shown
+    assert "19.7 ms compiled" in rendered
+    assert "compiler-hosts" in rendered or "What was compiled" in rendered
 
 
 def test_hosts_that_decided_differently_are_named(tmp_path: Path) -> None:
-    said = text(page(job(tmp_path / "job", algo_1=KEPT, algo_2=EAGER)))
+    report_text = text(page(job(tmp_path / "job", algo_1=KEPT, algo_2=EAGER)))
 
-    assert "Compiler: algo-1: compiled:" in said
-    assert "Compiler: algo-2: not compiled: it is no faster." in said
+    assert "Compiler: algo-1: compiled:" in report_text
+    assert "Compiler: algo-2: not compiled: it is no faster." in report_text
 
 
 def test_a_job_that_asked_for_no_compiler_has_no_section(tmp_path: Path) -> None:
-    made = page(job(tmp_path / "job", algo_1=None))
+    report = page(job(tmp_path / "job", algo_1=None))
 
-    assert "compiler" not in [section.id for section in made.sections]
+    assert "compiler" not in [section.id for section in report.sections]
 
 
 def test_bfloat16_has_its_own_decision(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_bfloat16_has_its_own_decision(tmp_path: Path) -> None:
         autocast_trial=trial,
     )
 
-    said = text(page(job(tmp_path / "job", algo_1=did)))
+    report_text = text(page(job(tmp_path / "job", algo_1=did)))
 
-    assert "Compiler: off" in said
-    assert "Autocast: bfloat16: 100 ms, not 200." in said
-    assert "algo-1 bfloat16 4 200 100 2 yes 0.4" in said
+    assert "Compiler: off" in report_text
+    assert "Autocast: bfloat16: 100 ms, not 200." in report_text
+    assert "algo-1 bfloat16 4 200 100 2 yes 0.4" in report_text
 
 
 def test_compare_sets_the_compilers_side_by_side_and_says_what_makes_the_savings_untrue(tmp_path: Path) -> None:
@@ -119,15 +119,17 @@ def test_compare_sets_the_compilers_side_by_side_and_says_what_makes_the_savings
         job(tmp_path / "one", algo_1=EAGER),
         job(tmp_path / "other", algo_1=None),
     ]
-    measured = [measure_job(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
+    measured = [measure_job(jobs.read(section), section.name, now_s=0.0, epochs=None, gpus=None) for section in folders]
 
-    made = build_comparison(measured, now_s=START_S)
+    report = build_comparison(measured, now_s=START_S)
 
-    said = text(made)
-    assert "native was compiled itself" in said
-    assert "one ran without the compiler at its end" in said
-    assert "other: no compiler was asked for." in said
-    table = next(block for each in made.sections for block in each.blocks if getattr(block, "id", "") == "compilers")
+    report_text = text(report)
+    assert "native was compiled itself" in report_text
+    assert "one ran without the compiler at its end" in report_text
+    assert "other: no compiler was asked for." in report_text
+    table = next(
+        block for section in report.sections for block in section.blocks if getattr(block, "id", "") == "compilers"
+    )
     rows = {row[0]: row[1:] for row in table.rows}  # type: ignore[union-attr]
     assert rows["at the end"] == ("compiled", "eager", None)
     assert rows["steady step, ms"] == (19.5, None, None)
@@ -135,6 +137,6 @@ def test_compare_sets_the_compilers_side_by_side_and_says_what_makes_the_savings
 
 def test_compare_without_compilers_has_no_section(tmp_path: Path) -> None:
     folders = [job(tmp_path / "native", algo_1=None), job(tmp_path / "other", algo_1=None)]
-    measured = [measure_job(jobs.read(each), each.name, now_s=0.0, epochs=None, gpus=None) for each in folders]
+    measured = [measure_job(jobs.read(section), section.name, now_s=0.0, epochs=None, gpus=None) for section in folders]
 
     assert "compilers" not in [section.id for section in build_comparison(measured, now_s=START_S).sections]

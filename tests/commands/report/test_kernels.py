@@ -1,4 +1,4 @@
-"""What the report says of traces: of GPUs, of CPUs, of several ranks, and of none."""
+"""The report shows traces: of GPUs, of CPUs, of several ranks, and of none."""
 
 import gzip
 import json
@@ -113,12 +113,12 @@ def test_the_share_of_the_run_stands_on_the_section(tmp_path: Path) -> None:
     for rank in (0, 1, 2, 3):
         put(tmp_path, "steps-10-11", rank)
 
-    found = traced.read_traces(job(tmp_path))
-    text = words(kernels.build_trace_blocks(found))
+    traces = traced.read_traces(job(tmp_path))
+    text = words(kernels.build_trace_blocks(traces))
 
-    assert len(found.traces) == 4
+    assert len(traces.traces) == 4
     assert "2 of 240 steps of the run were traced: 0.83%." in text
-    assert "2 of 400 steps of the run were traced: 0.50%." in words(kernels.build_trace_blocks(found, {0: 400})), (
+    assert "2 of 400 steps of the run were traced: 0.50%." in words(kernels.build_trace_blocks(traces, {0: 400})), (
         "the monitor's"
     )
     assert "Sampled: The tables are of rank 0, 0.02 s with 2 steps (window steps-10-11)." in text
@@ -178,10 +178,10 @@ def test_a_window_that_the_job_asked_for_is_shown_before_a_later_one_of_a_slow_r
 
 
 def test_no_trace_says_what_would_make_one(tmp_path: Path) -> None:
-    found = traced.read_traces(job(tmp_path))
+    traces = traced.read_traces(job(tmp_path))
 
-    assert words(kernels.build_trace_blocks(found)) == f": {kernels.MISSING}"
-    assert words(memory.build_trace_blocks(found)) == f": {memory.MISSING}"
+    assert words(kernels.build_trace_blocks(traces)) == f": {kernels.MISSING}"
+    assert words(memory.build_trace_blocks(traces)) == f": {memory.MISSING}"
 
 
 def test_a_broken_trace_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
@@ -215,9 +215,12 @@ def test_ids_of_blocks_are_unique() -> None:
         first_host="algo-1",
         second_host="algo-1",
     )
-    found = TracedJob(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
+    traced_job = TracedJob(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
     blocks = [
-        block for make in (kernels, memory) for block in make.build_trace_blocks(found) if not isinstance(block, Words)
+        block
+        for make in (kernels, memory)
+        for block in make.build_trace_blocks(traced_job)
+        if not isinstance(block, Words)
     ]
 
     assert len({block.id for block in blocks}) == len(blocks)

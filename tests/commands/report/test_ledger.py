@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
@@ -23,14 +24,14 @@ def steps(
 ) -> list[StepRecord]:
     """Return *count* steps that follow one another from *begin_s* after the start: 0.1 s data, 0.3 s forward, 0.4 s
     backward, 0.1 s optimizer, 0.1 s of nothing measured, unless *parts* say otherwise."""
-    kept = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.4, "optimizer_s": 0.1, "rest_s": 0.1, **parts}
-    rest_s = kept.pop("rest_s")
-    made, at_s = [], START_S + begin_s
+    values = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.4, "optimizer_s": 0.1, "rest_s": 0.1, **parts}
+    rest_s = values.pop("rest_s")
+    records, at_s = [], START_S + begin_s
     for number in range(1, count + 1):
         saving_s = save_s if number in saves else 0.0
-        whole_s = sum(kept.values()) + rest_s + saving_s
+        whole_s = sum(values.values()) + rest_s + saving_s
         at_s += whole_s
-        made.append(
+        records.append(
             StepRecord(
                 rank=rank,
                 step=number,
@@ -38,39 +39,39 @@ def steps(
                 step_s=whole_s,
                 checkpoint_s=saving_s or None,
                 attempt=attempt,
-                **kept,
+                **values,
             )
         )
-    return made
+    return records
 
 
 def facts(end_s: float, **more: object) -> JobTimes:
     return JobTimes(start_s=START_S, end_s=START_S + end_s, **more)  # type: ignore[arg-type]
 
 
-def divided(told: JobTimes, **hosts: StepTable) -> dict[str, float]:
+def divided(times: JobTimes, **hosts: StepTable) -> dict[str, float]:
     """Return the seconds of all hosts by name, and what is unexplained."""
-    found = divide_time(told, list(hosts), hosts)
-    parts = {name: sum(each[name] for each in found.values()) for name in NAMES}
+    by_host = divide_time(times, list(hosts), hosts)
+    parts = {name: sum(seconds[name] for seconds in by_host.values()) for name in NAMES}
     assert all(seconds >= 0 for seconds in parts.values())
-    parts["unexplained"] = (told.end_s - told.start_s) * len(hosts) - sum(parts.values())
+    parts["unexplained"] = (times.end_s - times.start_s) * len(hosts) - sum(parts.values())
     return {name: round(seconds, 4) for name, seconds in parts.items() if round(seconds, 4)}
 
 
 def test_a_healthy_job_is_start_up_data_training_and_what_no_part_explains() -> None:
-    told = divided(facts(17.0), a=table(steps(saves=[5], save_s=0.5)))
+    ledger = divided(facts(17.0), a=table(steps(saves=[5], save_s=0.5)))
 
-    assert told == {"start-up": 5.0, "data": 1.0, "training": 8.0, "checkpoints": 0.5, "unexplained": 2.5}
+    assert ledger == {"start-up": 5.0, "data": 1.0, "training": 8.0, "checkpoints": 0.5, "unexplained": 2.5}
 
 
 def test_ranks_of_one_host_share_its_seconds() -> None:
-    told = divided(facts(15.0), a=table([*steps(0), *steps(1)]))
+    ledger = divided(facts(15.0), a=table([*steps(0), *steps(1)]))
 
-    assert told == {"start-up": 5.0, "data": 1.0, "training": 8.0, "unexplained": 1.0}
+    assert ledger == {"start-up": 5.0, "data": 1.0, "training": 8.0, "unexplained": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("slow", "waiting", "where"),
+    ("slow", "waiting", "expected"),
     [
         ({"forward_s": 0.8}, {"backward_s": 0.9}, {"training": 8.0 + 5.0}),
         ({"data_s": 0.6}, {"backward_s": 0.9}, {"data": 1.0 + 5.0, "training": 8.0}),
@@ -78,27 +79,27 @@ def test_ranks_of_one_host_share_its_seconds() -> None:
     ],
 )
 def test_what_a_rank_waits_for_a_slower_one_is_no_training_of_its_own(
-    slow: dict[str, Any], waiting: dict[str, Any], where: dict[str, float]
+    slow: dict[str, Any], waiting: dict[str, Any], expected: dict[str, float]
 ) -> None:
     tables = {"a": table(steps(0, **waiting)), "b": table(steps(1, **slow))}
 
-    told = divided(facts(20.0), **tables)
+    ledger = divided(facts(20.0), **tables)
 
-    assert told["straggler"] == 5.0
-    assert told["training"] == 8.0 + where.get("training", 8.0)
-    assert told["data"] == 1.0 + where.get("data", 1.0)
+    assert ledger["straggler"] == 5.0
+    assert ledger["training"] == 8.0 + expected.get("training", 8.0)
+    assert ledger["data"] == 1.0 + expected.get("data", 1.0)
 
 
 def test_ranks_that_do_not_train_in_step_wait_for_nobody() -> None:
-    told = divided(facts(30.0), a=table(steps(0)), b=table(steps(1, forward_s=1.5, backward_s=0.1)))
+    ledger = divided(facts(30.0), a=table(steps(0)), b=table(steps(1, forward_s=1.5, backward_s=0.1)))
 
-    assert "straggler" not in told
+    assert "straggler" not in ledger
 
 
 def test_a_failure_without_a_checkpoint_loses_all_steps_and_the_host_is_idle_after_it() -> None:
-    told = divided(facts(20.0, failures=(START_S + 15.5,), failed=True), a=table(steps()))
+    ledger = divided(facts(20.0, failures=(START_S + 15.5,), failed=True), a=table(steps()))
 
-    assert told == {"start-up": 5.0, "lost": 10.5, "idle": 4.5}
+    assert ledger == {"start-up": 5.0, "lost": 10.5, "idle": 4.5}
 
 
 @pytest.mark.parametrize("by_file", [False, True])
@@ -107,20 +108,20 @@ def test_only_work_since_the_last_checkpoint_is_lost(by_file: bool) -> None:
     saved = (START_S + 10.5,) if by_file else ()
     failed = facts(20.0, failures=(START_S + 16.0,), failed=True, saved=saved)
 
-    told = divided(failed, a=table(steps(saves=[6], save_s=0.5)))
+    ledger = divided(failed, a=table(steps(saves=[6], save_s=0.5)))
 
-    assert told["lost"] == 5.5
-    assert told["idle"] == 4.0
-    assert told["checkpoints"] == 0.5
-    assert told["training"] == 4.0
+    assert ledger["lost"] == 5.5
+    assert ledger["idle"] == 4.0
+    assert ledger["checkpoints"] == 0.5
+    assert ledger["training"] == 4.0
 
 
 def test_a_restart_is_idle_until_its_first_step_and_keeps_the_steps_after_it() -> None:
     first, second = steps(count=5), steps(count=5, begin_s=14.0, attempt=2)
 
-    told = divided(facts(19.0, failures=(START_S + 10.0,)), a=table([*first, *second]))
+    ledger = divided(facts(19.0, failures=(START_S + 10.0,)), a=table([*first, *second]))
 
-    assert told == {"start-up": 5.0, "lost": 5.0, "idle": 4.0, "data": 0.5, "training": 4.0, "unexplained": 0.5}
+    assert ledger == {"start-up": 5.0, "lost": 5.0, "idle": 4.0, "data": 0.5, "training": 4.0, "unexplained": 0.5}
 
 
 def test_steps_whose_parts_are_not_measured_are_training() -> None:
@@ -130,11 +131,11 @@ def test_steps_whose_parts_are_not_measured_are_training() -> None:
 
 
 def test_a_host_without_steps_is_divided_by_the_times_of_its_processes() -> None:
-    told = facts(20.0, failures=(START_S + 15.0,), failed=True, ranks_began={"a": START_S + 2.0})
+    facts_of_job = facts(20.0, failures=(START_S + 15.0,), failed=True, ranks_began={"a": START_S + 2.0})
 
-    found = divide_time(told, ["a"], {})["a"]
+    ledger = divide_time(facts_of_job, ["a"], {})["a"]
 
-    assert {name: seconds for name, seconds in found.items() if seconds} == {"start-up": 2.0, "idle": 5.0}
+    assert {name: seconds for name, seconds in ledger.items() if seconds} == {"start-up": 2.0, "idle": 5.0}
 
 
 def test_clocks_that_disagree_never_make_more_time_than_there_was() -> None:
@@ -143,10 +144,10 @@ def test_clocks_that_disagree_never_make_more_time_than_there_was() -> None:
         for n in range(-3, 40)
     ]
 
-    told = divided(facts(10.0, failures=(START_S + 7.0,), failed=True), a=table(odd))
+    ledger = divided(facts(10.0, failures=(START_S + 7.0,), failed=True), a=table(odd))
 
-    assert sum(told.values()) == pytest.approx(10.0)
-    assert told.get("unexplained", 0.0) >= 0
+    assert sum(ledger.values()) == pytest.approx(10.0)
+    assert ledger.get("unexplained", 0.0) >= 0
 
 
 def interrupted(**more: object) -> JobTimes:
@@ -156,15 +157,15 @@ def interrupted(**more: object) -> JobTimes:
 
 def test_of_an_interrupted_start_what_followed_its_last_kept_checkpoint_is_lost() -> None:
     # The script's own save at step 8 is on the disk that is gone.
-    told = divided(interrupted(saved=(START_S + 9.0,)), a=table(steps(saves=[8], save_s=0.5)))
+    ledger = divided(interrupted(saved=(START_S + 9.0,)), a=table(steps(saves=[8], save_s=0.5)))
 
-    assert told == {"start-up": 5.0, "data": 0.4, "training": 3.2, "lost": 11.0, "unexplained": 0.4}
+    assert ledger == {"start-up": 5.0, "data": 0.4, "training": 3.2, "lost": 11.0, "unexplained": 0.4}
 
 
 def test_an_interrupted_start_that_saved_in_its_grace_lost_no_step() -> None:
-    told = divided(interrupted(saved=(START_S + 18.0,)), a=table(steps()))
+    ledger = divided(interrupted(saved=(START_S + 18.0,)), a=table(steps()))
 
-    assert told == {"start-up": 5.0, "data": 1.0, "training": 8.0, "lost": 2.0, "unexplained": 4.0}
+    assert ledger == {"start-up": 5.0, "data": 1.0, "training": 8.0, "lost": 2.0, "unexplained": 4.0}
 
 
 def test_an_interrupted_start_without_steps_lost_all_since_its_ranks_began_or_its_checkpoint() -> None:
@@ -174,3 +175,35 @@ def test_an_interrupted_start_without_steps_lost_all_since_its_ranks_began_or_it
     assert divided(interrupted(ranks_began=began), a=table([])) == {"start-up": 2.0, "lost": 18.0}
     saved = interrupted(ranks_began=began, saved=(START_S + 15.0,))
     assert divided(saved, a=table([])) == {"start-up": 2.0, "lost": 5.0, "unexplained": 13.0}
+
+
+def test_evaluation_collections_and_pauses_are_parts_of_their_own() -> None:
+    measured = steps(evaluation_s=0.2, collection_s=0.05, pause_s=0.15, rest_s=0.0)
+
+    ledger = divided(facts(18.0), a=table(measured))
+
+    assert ledger == {
+        "start-up": 5.0,
+        "data": 1.0,
+        "evaluation": 2.0,
+        "collection": 0.5,
+        "pause": 1.5,
+        "training": 8.0,
+    }
+
+
+def test_what_the_first_step_computes_longer_than_the_median_one_is_a_part_of_its_own() -> None:
+    first, later = steps(count=1, forward_s=3.3), steps(count=9, begin_s=9.0)
+    rows = [*first, *(msgspec.structs.replace(step, step=step.step + 1) for step in later)]
+
+    assert divided(facts(18.0), a=table(rows))["first step"] == 3.0
+    assert "first step" not in divided(facts(18.0), a=table(rows[:5])), "too few steps for a median"
+
+
+def test_saves_and_evaluation_after_the_last_step_count_as_long_as_the_job_lasts() -> None:
+    late = {"late_s": {"a": {0: (1.5, 0.25)}}}
+
+    ledger = divided(facts(17.0, **late), a=table(steps()))
+    assert (ledger["checkpoints"], ledger["evaluation"]) == (1.5, 0.25)
+    assert divided(facts(15.5, **late), a=table(steps()))["checkpoints"] == 0.5
+    assert "checkpoints" not in divided(facts(17.0, failures=(START_S + 16.0,), failed=True, **late), a=table(steps()))

@@ -22,12 +22,12 @@ def test_every_kind_of_block_becomes_markdown_that_a_forge_shows() -> None:
 
 
 def test_what_a_script_said_is_never_markup() -> None:
-    said = "<img src=x> *a* [b](c) `d` | # e\n- f"
+    hostile = "<img src=x> *a* [b](c) `d` | # e\n- f"
 
     html = (
         MarkdownIt("commonmark")
         .enable("table")
-        .render(write_markdown(page(Words(name="Cause", text=said), Words(text=said))))
+        .render(write_markdown(page(Words(name="Cause", text=hostile), Words(text=hostile))))
     )
 
     assert "<img" not in html and "<a " not in html and "<li>" not in html

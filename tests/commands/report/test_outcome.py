@@ -39,14 +39,21 @@ def test_a_failed_job_begins_with_its_cause_its_rank_and_its_host(tmp_path: Path
 
     lines = text(tmp_path / "job")
 
-    assert lines[:8] == [
+    written = (tmp_path / "job/hosts/algo-2/opt/ml/output/outcome.json").read_bytes()
+    line = '"message":"ValueError: loss is nan (at'
+    place = f"hosts/algo-2/opt/ml/output/outcome.json, byte {written.index(line.encode())}"
+    assert lines[:12] == [
         "digits: FAILED",
         "Rank 1 of host algo-2, 10.0 s after the start: ValueError: loss is nan (at train.py:5 in step).",
         "",
         "Cause: ValueError: loss is nan (at train.py:5 in step)",
         "What to do: Lower the learning rate.",
-        "Where: host algo-2, rank 1 (local rank 0), pid 71: ended with code 3; 2 more ranks with the same",
+        "Culprit: host algo-2, rank 1 (local rank 0), pid 71: ended with code 3; 2 more ranks with the same",
         "  traceback",
+        f"Evidence: {place}: {line}",
+        '  train.py:5 in step)"',
+        "Healthy: algo-1 was healthy",
+        "Look: hosts/algo-2/opt/ml/output/outcome.json; logs/algo-2.log",
         "Exit code: 3 (ExecuteUserScriptError)",
     ]
     assert "  algo-1  failed          3  was healthy; host algo-2 was the cause" in lines
@@ -64,7 +71,7 @@ def test_a_vanished_host_is_the_cause(tmp_path: Path) -> None:
 
     assert lines[1] == "10.0 s after the start: Host algo-2 vanished: it was killed with everything that ran on it."
     assert "  algo-2  vanished        137  killed with everything on it" in lines
-    assert "Where: host algo-2" in lines
+    assert "Culprit: host algo-2" in lines
 
 
 def test_a_container_that_left_only_a_failure_file_has_its_message(tmp_path: Path) -> None:
@@ -77,11 +84,11 @@ def test_a_container_that_left_only_a_failure_file_has_its_message(tmp_path: Pat
     lines = text(tmp_path)
 
     assert lines[1] == "OSError: [Errno 28] No space left on device."
-    assert "Where: host algo-1, script, pid 7: ended with code 1" in lines
+    assert "Culprit: host algo-1, script, pid 7: ended with code 1" in lines
 
 
 @pytest.mark.parametrize(
-    ("secondary", "outcome", "said"),
+    ("secondary", "outcome", "message"),
     [
         ("Stopped", STOPPED, "Stopped by SIGTERM; script killed by SIGTERM (signal 15)."),
         (
@@ -92,7 +99,7 @@ def test_a_container_that_left_only_a_failure_file_has_its_message(tmp_path: Pat
         ("MaxRuntimeExceeded", DONE, "The platform stopped the job (MaxRuntimeExceeded)."),
     ],
 )
-def test_a_stopped_job_says_what_stopped_it(tmp_path: Path, secondary: str, outcome: Outcome, said: str) -> None:
+def test_a_stopped_job_says_what_stopped_it(tmp_path: Path, secondary: str, outcome: Outcome, message: str) -> None:
     simulated(
         tmp_path / "job",
         report(
@@ -107,7 +114,7 @@ def test_a_stopped_job_says_what_stopped_it(tmp_path: Path, secondary: str, outc
 
     lines = text(tmp_path / "job")
 
-    assert (lines[0], lines[1].startswith(said)) == ("digits: STOPPED", True)
+    assert (lines[0], lines[1].startswith(message)) == ("digits: STOPPED", True)
 
 
 def test_a_job_that_succeeded_says_so_and_no_cause(tmp_path: Path) -> None:
@@ -139,8 +146,18 @@ def test_restarts_are_listed_with_the_failure_before_each(tmp_path: Path) -> Non
 
     lines = text(tmp_path)
 
-    at = lines.index("Restarts")
-    assert lines[at + 2].split() == ["1", "2026-11-18", "11:06:45", "UTC", "algo-1", "0", "1", "RuntimeError:", "NaN"]
+    index = lines.index("Restarts")
+    assert lines[index + 2].split() == [
+        "1",
+        "2026-11-18",
+        "11:06:45",
+        "UTC",
+        "algo-1",
+        "0",
+        "1",
+        "RuntimeError:",
+        "NaN",
+    ]
 
 
 def test_a_metric_that_became_nan_is_named_with_its_step_host_and_rank(tmp_path: Path) -> None:
@@ -156,26 +173,26 @@ def test_a_metric_that_became_nan_is_named_with_its_step_host_and_rank(tmp_path:
 def test_a_section_without_its_files_says_what_would_provide_them(tmp_path: Path) -> None:
     (output(tmp_path / "output") / "success").touch()
 
-    told = " ".join(text(tmp_path))
+    summary = " ".join(text(tmp_path))
 
-    assert "No metric was captured. Give metric definitions" in told
-    assert "TOOLKIT_LOG_FILES=on" in told
+    assert "No metric was captured. Give metric definitions" in summary
+    assert "TOOLKIT_LOG_FILES=on" in summary
 
 
 def test_secrets_of_the_job_are_masked_in_every_section(tmp_path: Path) -> None:
     secret = "hunter2hunter2"
     outcome = failed("algo-1")
-    said = msgspec.structs.replace(outcome.cause, message=f"KeyError: {secret}", traceback=f"Traceback\n{secret}")
-    folder = output(tmp_path / "opt/ml/output", msgspec.structs.replace(outcome, cause=said))
+    cause = msgspec.structs.replace(outcome.cause, message=f"KeyError: {secret}", traceback=f"Traceback\n{secret}")
+    folder = output(tmp_path / "opt/ml/output", msgspec.structs.replace(outcome, cause=cause))
     (folder / "data" / "logs").mkdir(parents=True)
     (folder / "data" / "logs" / "algo-1-rank-1.log").write_text(f"the token is {secret}\n")
     (tmp_path / "opt/ml/input/config").mkdir(parents=True)
     (tmp_path / "opt/ml/input/config/hyperparameters.json").write_text(f'{{"api_key": "{secret}"}}')
 
-    told = "\n".join(text(tmp_path / "opt/ml"))
+    report_text = "\n".join(text(tmp_path / "opt/ml"))
 
-    assert secret not in told
-    assert told.count("******") >= 4
+    assert secret not in report_text
+    assert report_text.count("******") >= 4
 
 
 def test_an_exceptions_text_does_not_steer_the_terminal(tmp_path: Path) -> None:

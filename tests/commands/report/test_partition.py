@@ -51,10 +51,10 @@ def test_an_edited_assignment_is_said_to_be_edited() -> None:
     edited = msgspec.structs.replace(decided, assignment={**decided.assignment, "1": 1})
 
     assert build_page(decided, "x", now_s=0.0).status == decided.method
-    shown = build_page(edited, "x", now_s=0.0)
+    page = build_page(edited, "x", now_s=0.0)
 
-    assert shown.status == "edited"
+    assert page.status == "edited"
     assert (
         "edited: it is no longer that of the tree method. Its busiest partition costs 0.543 of the model"
-        in shown.summary
+        in page.summary
     )

@@ -13,11 +13,14 @@ from tests.commands.jobs.folders import START_S, failed, report, sample, simulat
 from tests.commands.report.test_kernels import put
 from tests.series.test_debugger import REAL
 from toolkit.commands import jobs
+from toolkit.commands.jobs.ending import DEBUGGER_ALONE
 from toolkit.commands.report.html.blocks import COLOURS, shares
 from toolkit.commands.report.markdown import write_markdown
-from toolkit.commands.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
-from toolkit.commands.report.sections.outcome import DEBUGGER_ALONE
-from toolkit.commands.report.sections.page import build_page
+from toolkit.commands.report.model import Block, Chart, HeatMap, Line, Lines, Page, Shares, Table, Words
+from toolkit.commands.report.sections.ledger import NAMES
+from toolkit.commands.report.sections.lines import label_limit
+from toolkit.commands.report.sections.outcome import choose_thread
+from toolkit.commands.report.sections.page import SECTIONS, build_page
 from toolkit.commands.report.text import TextWriter
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.cause import Cause
@@ -47,30 +50,31 @@ FOUND = Finding(
     numbers=(Number(name="share", value=12.0, unit="percent", limit=10.0, formula="samples with both / all samples"),),
     refuted_by="GPUs above 70 % while cores are busy.",
     change="Raise num_workers to 4.",
+    lost_s=40.0,
     live=True,
 )
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return made(tmp_path_factory.mktemp("job") / "job")
+    return simulate_page(tmp_path_factory.mktemp("job") / "job")
 
 
 LAYERS = [f"layer{n}.norm" for n in range(39)]
 
 
-def made(job_dir: Path, seconds: int = 200) -> Page:
+def simulate_page(job_dir: Path, seconds: int = 200) -> Page:
     """Write a job that fails 190 s after its start and return its page."""
     at_ns = int((START_S + seconds - 10) * 1e9)
     outcome = failed("algo-2")
     outcome = msgspec.structs.replace(outcome, cause=msgspec.structs.replace(outcome.cause, failed_ns=at_ns))
-    told = report(
+    job_report = report(
         start_time="2026-11-18T11:06:40.000Z",
         end_time="2026-11-18T11:10:00.000Z",
         training_seconds=float(seconds),
         billable_seconds=2.0 * seconds,
     )
-    simulated(job_dir, told, {"algo-1": outcome, "algo-2": outcome}, "step 1\nValueError: loss is nan\n")
+    simulated(job_dir, job_report, {"algo-1": outcome, "algo-2": outcome}, "step 1\nValueError: loss is nan\n")
     for rank, host in enumerate(("algo-1", "algo-2")):
         output = job_dir / "hosts" / host / "opt" / "ml" / "output"
         _samples(output / "monitor", seconds)
@@ -88,22 +92,22 @@ def _samples(monitor: Path, seconds: int) -> None:
     for number in range(2 * seconds):
         share = number / (2 * seconds)
         busy = 97.0 if number == 101 else 50.0
-        writer.add(START_S + number / 2, [busy, busy, 10.0, share * LIMIT, LIMIT, 100 * share, 1e9])
+        writer.add(START_S + number / 2, [busy, busy, 10.0, share * LIMIT, LIMIT, 100 * share, share * LIMIT])
     writer.close()
 
 
 def _steps(rank: int, seconds: int) -> list[step_records.StepRecord]:
     """Return steps of 1 s from 20 s after the start. Rank 1 takes 0.5 s more in forward, for which rank 0 waits; step
     50 takes 2 s more."""
-    made: list[step_records.StepRecord] = []
+    records: list[step_records.StepRecord] = []
     at_s = START_S + 20
     for number in range(1, 1000):
         late = 2.0 if number == 50 else 0.0
         saving = 0.25 if number == 100 else None
         at_s += 1.0 + late + (saving or 0.0)
         if at_s > START_S + seconds - 10:
-            return made
-        made.append(
+            return records
+        records.append(
             step_records.StepRecord(
                 rank=rank,
                 step=number,
@@ -116,47 +120,51 @@ def _steps(rank: int, seconds: int) -> list[step_records.StepRecord]:
                 checkpoint_s=saving,
             )
         )
-    return made
+    return records
 
 
 def block(page: Page, name: str) -> Any:
-    return next(each for section in page.sections for each in section.blocks if getattr(each, "id", "") == name)
+    return next(block for section in page.sections for block in section.blocks if getattr(block, "id", "") == name)
 
 
 def words(page: Page, section: str) -> list[str]:
-    return [each.text for each in next(s for s in page.sections if s.id == section).blocks if isinstance(each, Words)]
+    return [
+        block.text for block in next(s for s in page.sections if s.id == section).blocks if isinstance(block, Words)
+    ]
 
 
 def sections(page: Page) -> dict[str, tuple[Block, ...]]:
     return {section.id: section.blocks for section in page.sections}
 
 
-def named(page: Page, name: str) -> list[str]:
+def texts_named(page: Page, name: str) -> list[str]:
     """Return the texts of the facts *name* of the findings."""
-    return [each.text for each in sections(page)["findings"] if isinstance(each, Words) and each.name == name]
+    return [block.text for block in sections(page)["findings"] if isinstance(block, Words) and block.name == name]
 
 
 def test_the_sections_come_in_their_order(page: Page) -> None:
     order = ["outcome", "last-minutes", "where-time-went", "findings", "metrics", "steps", "system", "timeline", "log"]
 
-    assert [section.id for section in page.sections if section.id in order] == order
+    ids = [section.id for section in page.sections]
+    assert [id for id in ids if id in order] == order
+    assert ids == [id for id, _, _ in SECTIONS if id in ids]
     assert "modelparallel" not in [section.id for section in page.sections]  # This job had one device a model.
 
 
 def test_every_block_has_an_id_of_its_own(page: Page) -> None:
-    ids = [each.id for section in page.sections for each in section.blocks if hasattr(each, "id")]
+    ids = [block.id for section in page.sections for block in section.blocks if hasattr(block, "id")]
 
     assert len(ids) == len(set(ids))
     assert not {section.id for section in page.sections} & set(ids)
 
 
 def test_the_last_two_minutes_show_cause_memory_gpus_and_steps_in_full_on_one_cursor(page: Page) -> None:
-    section = next(each for each in page.sections if each.id == "last-minutes")
-    charts = [each for each in section.blocks if isinstance(each, Chart)]
+    section = next(block for block in page.sections if block.id == "last-minutes")
+    charts = [block for block in section.blocks if isinstance(block, Chart)]
 
     assert words(page, "last-minutes")[0] == "rank 1 of host algo-2: ValueError: loss is nan (at train.py:5 in step)"
-    assert {each.cursor for each in charts} == {"last-minutes"}
-    assert [each.id for each in charts] == ["last-memory", "last-gpus", "last-cpu", "last-steps"]
+    assert {block.cursor for block in charts} == {"last-minutes"}
+    assert [block.id for block in charts] == ["last-memory", "last-gpus", "last-cpu", "last-steps"]
     memory = block(page, "last-memory").lines
     assert [line.name for line in memory] == ["algo-1 used", "algo-1 limit", "algo-2 used", "algo-2 limit"]
     assert memory[0].x[0] >= START_S + 70 and memory[0].x[-1] <= START_S + 200
@@ -186,31 +194,34 @@ def test_the_ledger_adds_up_to_the_billable_seconds_and_to_the_money(page: Page)
 
 
 def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_change(page: Page) -> None:
-    found = next(each for each in page.sections if each.id == "findings").blocks
-    by_rules = {each.name for each in found if isinstance(each, Words)}
+    blocks = next(block for block in page.sections if block.id == "findings").blocks
+    by_rules = {block.name for block in blocks if isinstance(block, Words)}
     assert "MemoryLimit (memory, hosts algo-1, algo-2)" in by_rules, "from the files of both hosts, as one"
-    found = found[next(n for n, each in enumerate(found) if getattr(each, "name", "").startswith("CPUBottleneck")) :]
+    blocks = blocks[
+        next(n for n, block in enumerate(blocks) if getattr(block, "name", "").startswith("CPUBottleneck")) :
+    ]
 
-    assert isinstance(found[0], Words) and found[0].name == "CPUBottleneck (cpu, host algo-1)"
-    assert "for 1 min 00 s (10.0 s after the start); found while the job ran" in found[0].text
-    assert found[0].advice == "Raise num_workers to 4."
-    assert isinstance(found[1], Words) and found[1].text == "GPUs above 70 % while cores are busy."
-    assert isinstance(found[2], Table)
-    assert found[2].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
+    assert isinstance(blocks[0], Words) and blocks[0].name == "CPUBottleneck (cpu, host algo-1)"
+    assert "for 1 min 00 s (10.0 s after the start); found while the job ran" in blocks[0].text
+    assert blocks[0].advice == "Raise num_workers to 4."
+    assert isinstance(blocks[1], Words) and blocks[1].text == "GPUs above 70 % while cores are busy."
+    assert isinstance(blocks[2], Table)
+    assert blocks[2].rows == (("share", "12 %", "10 %", "samples with both / all samples"),)
+    assert "This held for 1 min, 30 % of the job, and" in blocks[0].text
 
 
 def test_a_finding_of_several_hosts_is_one_with_the_numbers_of_all(page: Page) -> None:
-    found = sections(page)["findings"]
-    at = next(n for n, each in enumerate(found) if getattr(each, "name", "").startswith("MemoryLimit"))
-    (note,) = [each.text for each in found[at : at + 3] if isinstance(each, Words) and each.name == "Note"]
-    table = next(each for each in found[at:] if isinstance(each, Table))
+    blocks = sections(page)["findings"]
+    index = next(n for n, block in enumerate(blocks) if getattr(block, "name", "").startswith("MemoryLimit"))
+    (note,) = [block.text for block in blocks[index : index + 3] if isinstance(block, Words) and block.name == "Note"]
+    table = next(block for block in blocks[index:] if isinstance(block, Table))
 
     assert note.startswith("The sentence is that of algo-1; the table has the numbers of all these hosts.")
     assert [column.name for column in table.columns[:4]] == ["number", "value", "least", "greatest"]
-    for _, value, least, greatest, *_ in table.rows:
-        assert isinstance(value, float) and isinstance(least, float) and isinstance(greatest, float)
-        assert least <= value <= greatest
-    assert [mark.text for mark in block(page, "algo-1-cpu").marks].count("MemoryLimit") == 1
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert all(str(end).endswith(" MB/s") for end in rows["slope"][:3])
+    assert all(str(end).endswith(" GiB") for end in rows["used"][:3])
+    assert [mark.text for mark in block(page, "algo-1-cpu").marks if "rises" in mark.text] != []
     events = [row for row in block(page, "events").rows if "MemoryLimit" in row[3]]
     assert [row[2:] for row in events] == [("", "finding: MemoryLimit (memory, hosts algo-1, algo-2)")]
 
@@ -220,12 +231,12 @@ def test_a_failed_installation_is_start_up(tmp_path: Path) -> None:
     began_ns, ended_ns = (int((START_S + seconds) * 1e9) for seconds in (1, 11))
     pip = Exit(process="pip", pid=7, started_ns=began_ns, ended_ns=ended_ns, code=1)
     cause = Cause(message="no such package", failed_ns=ended_ns)
-    ended = Outcome(status="failed", exit_code=1, exits=(pip,), cause=cause)
-    simulated(tmp_path, report(exit_code=1), {"algo-1": ended, "algo-2": ended}, "installs\n")
+    outcome = Outcome(status="failed", exit_code=1, exits=(pip,), cause=cause)
+    simulated(tmp_path, report(exit_code=1), {"algo-1": outcome, "algo-2": outcome}, "installs\n")
 
     page = build_page(jobs.read(tmp_path), now_s=START_S + 1000)
 
-    (ledger,) = (each for section in page.sections for each in section.blocks if isinstance(each, Shares))
+    (ledger,) = (block for section in page.sections for block in section.blocks if isinstance(block, Shares))
     parts = {part.name: part.value for part in ledger.parts if part.value > 0.01}
     assert parts == pytest.approx({"start-up": 22.0, "idle after the failure": 3.0}, abs=0.01)
     assert not any("unexplained" in text for text in words(page, "where-time-went"))
@@ -235,36 +246,38 @@ def test_no_two_parts_of_the_time_look_alike(page: Page) -> None:
     (parts,) = (block for section in page.sections for block in section.blocks if isinstance(block, Shares))
 
     looks = [
-        (index % COLOURS if each["part"].tone == "plain" else each["part"].tone, each["again"])
-        for index, each in enumerate(shares(parts))
+        (index % COLOURS if share["part"].tone == "plain" else share["part"].tone, share["again"])
+        for index, share in enumerate(shares(parts))
     ]
 
-    assert len(looks) == 8
-    assert len(set(looks)) == 8
+    assert len(looks) == len(NAMES) + 1
+    assert len(set(looks)) == len(looks)
 
 
-def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:
-    (why,) = named(page, "Evidence")
+def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_traces(page: Page) -> None:
+    (explanation,) = texts_named(page, "Traces")
 
-    assert why.startswith("None: rank 1 runs on algo-2, and rank 0 on algo-1, and no monitor found it while the job")
-    assert 'TOOLKIT_PROFILE="steps 10-20"' in why
+    assert explanation.startswith(
+        "None: rank 1 runs on algo-2, and rank 0 on algo-1, and no monitor found it while the job"
+    )
+    assert 'TOOLKIT_PROFILE="steps 10-20"' in explanation
 
 
 def test_a_slow_rank_is_compared_by_what_the_job_traced_anyway(tmp_path: Path) -> None:
-    made(tmp_path / "job", 60)
+    simulate_page(tmp_path / "job", 60)
     for rank, host in enumerate(("algo-1", "algo-2")):
         put(tmp_path / "job/hosts" / host / "opt/ml/output", "steps-10-11", rank, late=4000 * rank)
 
     page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
-    (table,) = [each for each in sections(page)["findings"] if getattr(each, "id", "").endswith("-difference")]
+    (table,) = [block for block in sections(page)["findings"] if getattr(block, "id", "").endswith("-difference")]
     assert isinstance(table, Table) and table.title == "What rank 1 does more than rank 0, a step (steps-10-11)"
     assert table.rows[0][:2] == pytest.approx(("aten::mm", 4.0)) or table.rows[1][:2] == ("aten::mm", 4.0)
-    assert named(page, "Evidence") == []
+    assert texts_named(page, "Traces") == []
 
 
 def test_a_trace_that_a_slow_rank_was_asked_for_stands_with_the_finding_and_only_there(tmp_path: Path) -> None:
-    made(tmp_path / "job", 60)
+    simulate_page(tmp_path / "job", 60)
     output = tmp_path / "job/hosts/algo-2/opt/ml/output"
     slow = msgspec.structs.replace(
         FOUND, rule="SlowRank", subject="rank", host="algo-2", rank=1, numbers=(Number(name=HEALTHY, value=2),)
@@ -276,8 +289,8 @@ def test_a_trace_that_a_slow_rank_was_asked_for_stands_with_the_finding_and_only
 
     page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
-    assert any("the monitor asked rank 1 and a healthy rank" in text for text in named(without, "Evidence"))
-    tables = {name: [each.title for each in of if isinstance(each, Table)] for name, of in sections(page).items()}
+    assert any("the monitor asked rank 1 and a healthy rank" in text for text in texts_named(without, "Traces"))
+    tables = {name: [block.title for block in of if isinstance(block, Table)] for name, of in sections(page).items()}
     title = "What rank 1 does more than rank 2, a step (steps-10-11)"
     assert title in tables["findings"]
     assert title not in tables["kernels"]
@@ -291,15 +304,33 @@ def test_steps_have_a_table_a_distribution_outliers_and_a_heat_map_of_each_ranks
 
     assert table.rows[0][:3] == (0, "algo-1", len(_steps(0, 200)))
     assert table.rows[0][3] == pytest.approx(1.0)
-    assert [row[:2] for row in outliers.rows] == [(50, 0), (50, 1)] or [row[:2] for row in outliers.rows] == [
-        (50, 1),
-        (50, 0),
-    ]
+    assert sum(seconds or 0.0 for seconds in table.rows[0][7:]) == pytest.approx(table.rows[0][6]), "the parts add up"
+    assert [row[:4] for row in outliers.rows] == [(50, "2 of 2", "rank 1", "algo-2")], "one row for a step"
     assert outliers.rows[0][-1].startswith("data wait")
     assert sum(distribution.lines[0].mean) == 2 * len(_steps(0, 200))
     assert isinstance(heat, HeatMap) and heat.rows == ("rank 0", "rank 1")
-    assert heat.values[0][9] == pytest.approx(0.5) and heat.values[1][9] == pytest.approx(1.0)
+    assert heat.values[0][9] == pytest.approx(0.5 / 0.75) and heat.values[1][9] == pytest.approx(1.0 / 0.75)
+    assert heat.values[1][99] == pytest.approx(1.0 / 0.75), "a checkpoint is no one's own time"
     assert heat.columns[0] == 1.0
+
+
+def test_a_step_is_drawn_from_its_begin_for_as_long_as_it_took(page: Page) -> None:
+    chart = block(page, "step-time")
+
+    assert chart.style == "stepped"
+    line = chart.lines[0]
+    assert line.x[:2] == pytest.approx((20.0, 21.0)) and line.mean[49] == pytest.approx(3.0)
+    assert line.x[50] - line.x[49] == pytest.approx(3.0)
+
+
+def test_a_finding_marks_the_charts_of_its_host_and_of_what_it_is_about_alone(page: Page) -> None:
+    def texts(name: str) -> list[str]:
+        return [mark.text.partition(":")[0] for mark in block(page, name).marks]
+
+    assert "CPUBottleneck" in texts("algo-1-cpu")
+    assert "CPUBottleneck" not in texts("algo-2-cpu")
+    assert "SlowRank" in texts("step-time") and "SlowRank" not in texts("algo-1-cpu") + texts("algo-2-cpu")
+    assert texts("running-ranks") == ["failure"]
 
 
 def test_the_system_has_lines_and_one_heat_map_of_cores_and_gpus_for_each_host(page: Page) -> None:
@@ -315,7 +346,7 @@ def test_the_system_has_lines_and_one_heat_map_of_cores_and_gpus_for_each_host(p
 
 
 def test_of_many_metrics_the_first_are_shown_and_the_others_folded(tmp_path: Path) -> None:
-    made(tmp_path / "job", 30)
+    simulate_page(tmp_path / "job", 30)
     names = [*LAYERS, "val_accuracy", "odd", "layer39.norm"]
     rows = [sample(name, "NaN" if name in ("odd", "layer39.norm") else 1.0, 1, "algo-1") for name in names]
     path = tmp_path / "job/hosts/algo-1/opt/ml/output/metrics.jsonl"
@@ -323,10 +354,10 @@ def test_of_many_metrics_the_first_are_shown_and_the_others_folded(tmp_path: Pat
 
     page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
 
-    charts = [each for each in sections(page)["metrics"] if isinstance(each, Chart)]
-    assert [each.title for each in charts[:6]] == ["loss", "val_accuracy", "layer39.norm", "odd", *LAYERS[:2]]
-    assert [each.folded for each in charts] == [False] * 12 + [True] * 31
-    assert [each.title for each in charts[12:14]] == LAYERS[8:10]
+    charts = [block for block in sections(page)["metrics"] if isinstance(block, Chart)]
+    assert [block.title for block in charts[:6]] == ["loss", "val_accuracy", "layer39.norm", "odd", *LAYERS[:2]]
+    assert [block.folded for block in charts] == [False] * 12 + [True] * 31
+    assert [block.title for block in charts[12:14]] == LAYERS[8:10]
     for text in (TextWriter(width=100).page(page), write_markdown(page)):
         assert "31 more charts are not shown here (layer8.norm, layer9.norm," in text.replace("\n", " ")
         assert text.count("layer30.norm") == 1, "in the table of values"
@@ -336,11 +367,11 @@ def test_the_timeline_lists_the_events_of_all_hosts_by_time(page: Page) -> None:
     events = block(page, "events").rows
 
     assert [row[0] for row in events] == sorted(row[0] for row in events)
-    said = [(row[2], row[3]) for row in events]
-    assert said[0] == ("", "the job begins")
-    assert ("algo-1", "finding: CPUBottleneck (cpu, host algo-1)") in said
-    assert ("algo-2", "the job fails: ValueError: loss is nan (at train.py:5 in step)") in said
-    assert said[-1] == ("", "the job ends (failed)")
+    texts = [(row[2], row[3]) for row in events]
+    assert texts[0] == ("", "the job begins")
+    assert ("algo-1", "finding: CPUBottleneck (cpu, host algo-1)") in texts
+    assert ("algo-2", "the job fails: ValueError: loss is nan (at train.py:5 in step)") in texts
+    assert texts[-1] == ("", "the job ends (failed)")
 
 
 def test_a_job_without_a_monitor_says_how_to_have_one(tmp_path: Path) -> None:
@@ -365,7 +396,7 @@ def test_a_copy_of_the_debuggers_files_alone_is_a_job_with_a_host_for_each_node(
 
     assert page.status == "unfinished"
     assert page.summary == DEBUGGER_ALONE
-    heats = [each for each in sections(page)["system"] if isinstance(each, HeatMap)]
+    heats = [block for block in sections(page)["system"] if isinstance(block, HeatMap)]
     assert [heat.rows for heat in heats] == [("core 0", "core 1")] * len(nodes)
     assert "started 2024-12-08 05:48:39 UTC, ended 2024-12-08 05:48:40 UTC" in words(page, "outcome")[1]
     memory = block(page, "algo-1-memory")
@@ -375,7 +406,7 @@ def test_a_copy_of_the_debuggers_files_alone_is_a_job_with_a_host_for_each_node(
 
 @pytest.mark.parametrize("cut", ["samples", "steps", "findings"])
 def test_damaged_measurements_cost_what_they_would_have_said(tmp_path: Path, cut: str) -> None:
-    made(tmp_path / "job", 30)
+    simulate_page(tmp_path / "job", 30)
     for path in (tmp_path / "job").rglob("*"):
         if path.is_file() and (cut in path.parts or path.name.startswith(cut)):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 3] + b"\x00\xff" * 40)
@@ -386,7 +417,7 @@ def test_damaged_measurements_cost_what_they_would_have_said(tmp_path: Path, cut
 
 
 def test_bytes_that_are_no_utf_8_cost_their_own_file_or_line(tmp_path: Path) -> None:
-    made(tmp_path / "job", 30)
+    simulate_page(tmp_path / "job", 30)
     opt_ml = tmp_path / "job/hosts/algo-2/opt/ml"
     (opt_ml / "input/config").mkdir(parents=True, exist_ok=True)
     bad = b'{"name": "loss\xff\xfe", "host": "\xc3(", "rule": "\xff"}\n'
@@ -402,7 +433,7 @@ def test_bytes_that_are_no_utf_8_cost_their_own_file_or_line(tmp_path: Path) -> 
 
 
 def test_a_time_that_no_calendar_has_is_named_so(tmp_path: Path) -> None:
-    made(tmp_path / "job", 30)
+    simulate_page(tmp_path / "job", 30)
     about = {"host": "algo-1", "start_s": -1e18, "end_s": 1e300}
     (tmp_path / "job/hosts/algo-1/opt/ml/output/monitor/monitor.json").write_text(json.dumps(about))
     (tmp_path / "job/job.json").write_text("{")
@@ -413,7 +444,7 @@ def test_a_time_that_no_calendar_has_is_named_so(tmp_path: Path) -> None:
 
 
 def test_without_numpy_the_report_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path / "job", 30)
+    simulate_page(tmp_path / "job", 30)
     monkeypatch.setitem(sys.modules, "numpy", None)
 
     page = build_page(jobs.read(tmp_path / "job"), now_s=START_S)
@@ -459,7 +490,7 @@ def spot(job_dir: Path, *, resumed_time: str = "2026-11-18T11:07:10.000Z") -> Pa
         hosts=hosts,
         checkpoint_time=noted.checkpoint_time,
     )
-    whole = report(
+    job_report = report(
         "Completed" if resumed_time else "Stopped",
         secondary_status="Completed" if resumed_time else "MaxWaitTimeExceeded",
         failed_host="",
@@ -481,7 +512,7 @@ def spot(job_dir: Path, *, resumed_time: str = "2026-11-18T11:07:10.000Z") -> Pa
         simulated(job_dir / "interrupted/1", first, {"algo-1": stopped, "algo-2": stopped}, "the first start\n")
         again = msgspec.structs.replace(began, started_ns=int((START_S + 32) * 1e9), ended_ns=int((START_S + 40) * 1e9))
         stopped = Outcome(status="succeeded", exit_code=0, exits=(again,))
-    simulated(job_dir, whole, {"algo-1": stopped, "algo-2": stopped}, "the last start\n")
+    simulated(job_dir, job_report, {"algo-1": stopped, "algo-2": stopped}, "the last start\n")
     return build_page(jobs.read(job_dir), now_s=START_S + 1000)
 
 
@@ -540,8 +571,8 @@ def test_a_job_that_was_never_started_again_lost_what_followed_its_last_checkpoi
 def test_while_an_interrupted_job_waits_its_page_says_so_and_counts_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     spot(folder, resumed_time="")
-    told = json.loads((folder / "job.json").read_text())
-    waiting = {**told, "status": "InProgress", "secondary_status": "Interrupted", "end_time": "", "exit_code": None}
+    facts = json.loads((folder / "job.json").read_text())
+    waiting = {**facts, "status": "InProgress", "secondary_status": "Interrupted", "end_time": "", "exit_code": None}
     (folder / "job.json").write_text(json.dumps(waiting))
     lock = (folder / ".toolkit-job").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -561,3 +592,79 @@ def test_the_page_of_an_interrupted_start_is_that_of_a_stopped_job(tmp_path: Pat
 
     assert page.status == "stopped"
     assert "Managed spot" not in str(page)
+
+
+def flat(name: str, value: float) -> Line:
+    return Line(name=name, x=(0.0, 1.0), mean=(value, value))
+
+
+def test_a_limit_that_would_flatten_the_curve_is_a_label_and_another_one_a_line() -> None:
+    far = label_limit(flat("used", 2.0**30), flat("limit", 24 * 2.0**30))
+    near = label_limit(flat("used", 2.0**30), flat("limit", 1.5 * 2.0**30))
+
+    assert [line.name for line in far if line] == ["used (limit 24.00 GiB)"]
+    assert [line.name for line in near if line] == ["used", "limit"]
+
+
+def test_a_hang_shows_the_stacks_of_its_ranks_and_whose_host_the_others_waited_for(tmp_path: Path) -> None:
+    cause = Cause(blame="user", kind="Hang", message="rank 1 is in load (data.py:6)", primary=True)
+    outcome = Outcome(status="failed", exit_code=124, cause=cause, cause_host="algo-2")
+    hosts = {name: HostReport(exit_code=124, status="failed", cause="hung") for name in ("algo-1", "algo-2")}
+    job = tmp_path / "job"
+    simulated(job, report(hosts=hosts, exit_code=124), {"algo-1": outcome, "algo-2": outcome})
+    for host, rank, place in (("algo-1", 0, "all_reduce"), ("algo-2", 1, "load")):
+        folder = job / "hosts" / host / "opt/ml/output/data/stacks"
+        folder.mkdir(parents=True)
+        code = job / "hosts" / host / "opt/ml/code/data.py"
+        stack = (
+            f"Thread 0x1 (most recent call first):\n  idle\n\nCurrent thread 0x2 (most recent call first):\n  {code} in"
+        )
+        (folder / f"{host}-rank-{rank}.txt").write_text(f"{stack} {place}\n")
+
+    page = build_page(jobs.read(job), now_s=START_S)
+
+    stacks = [block for block in sections(page)["outcome"] if isinstance(block, Lines)]
+    assert [stack.title for stack in stacks] == ["Stack of rank 1 of algo-2", "Stack of rank 0 of algo-1"]
+    assert stacks[0].lines == ("Current thread 0x2 (most recent call first):", "  /opt/ml/code/data.py in load")
+    ends = {row[0]: row[3] for row in block(page, "hosts").rows}
+    assert ends == {"algo-1": "waited for host algo-2", "algo-2": "hung: the other hosts waited for it"}
+
+
+def test_a_stack_of_threads_without_a_main_one_is_shown_whole() -> None:
+    lines = ("Thread 1 (idle)", "  a", "Thread 2 (idle)", "  b")
+
+    assert choose_thread(lines) == lines
+    assert choose_thread((*lines, 'Thread 3 (active): "MainThread"', "  c"))[1:] == ("  c",)
+
+
+def test_a_metric_whose_pattern_matched_nothing_is_named_and_counters_have_no_chart(tmp_path: Path) -> None:
+    job = simulated(tmp_path / "job", report("Completed", failed_host="", hosts={}), {"algo-1": None})
+    host = job / "hosts/algo-1/opt/ml"
+    (host / "input/config").mkdir(parents=True)
+    names = ("loss", "val/accuracy")
+    patterns = [{"Name": name, "Regex": f"{name}=([0-9.]+)"} for name in names]
+    (host / "input/config/metric-definition-regex.json").write_text(json.dumps(patterns))
+    rows = [sample(name, float(n), n) for n in range(1, 4) for name in ("loss", "epoch", "train/global_step")]
+    (host / "output/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    page = build_page(jobs.read(job), now_s=START_S)
+
+    assert words(page, "metrics") == ["1 metric never captured: val/accuracy. Its pattern matched nothing."]
+    assert [block.title for block in sections(page)["metrics"] if isinstance(block, Chart)] == ["loss"]
+    assert len(block(page, "metric-values").rows) == 3
+
+
+def test_of_ten_thousand_metrics_the_page_has_a_part_and_says_which_it_leaves_out(tmp_path: Path) -> None:
+    job = simulated(tmp_path / "job", report(), {"algo-1": failed("algo-2")})
+    rows = (sample(f"layer{name}.norm", 1.0, n, step=n) for n in (1, 2) for name in range(10_000))
+    output = job / "hosts/algo-1/opt/ml/output"
+    (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    page = build_page(jobs.read(job), now_s=START_S)
+
+    metrics = sections(page)["metrics"]
+    assert len(metrics) < 120
+    assert len(block(page, "metric-values").rows) == 500
+    assert "The first 500 of 10,000 metrics" in block(page, "metric-values").note
+    (left_out,) = words(page, "metrics")
+    assert left_out.startswith("9,888 metrics without a chart here (layer112.norm, ") and "metrics.jsonl" in left_out

@@ -29,9 +29,9 @@ def job(folder: Path, status: str = "Completed") -> Path:
 
 def test_names_lead_to_folders_and_removed_folders_are_skipped(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    for at, name in enumerate(("one", "two", "one")):
-        folder = job(tmp_path / f"jobs{at}" / name)
-        catalogue.record(environ, CatalogueEntry(name=name, folder=folder, recorded_s=at))
+    for index, name in enumerate(("one", "two", "one")):
+        folder = job(tmp_path / f"jobs{index}" / name)
+        catalogue.record(environ, CatalogueEntry(name=name, folder=folder, recorded_s=index))
     (tmp_path / "jobs1/two/job.json").unlink()
     (tmp_path / "jobs1/two/.toolkit-job").unlink()
 
@@ -77,8 +77,8 @@ def test_a_folder_that_cannot_be_looked_at_costs_no_other_job_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    for at, name in enumerate(("one", "two")):
-        catalogue.record(environ, CatalogueEntry(name=name, folder=job(tmp_path / "jobs" / name), recorded_s=at))
+    for index, name in enumerate(("one", "two")):
+        catalogue.record(environ, CatalogueEntry(name=name, folder=job(tmp_path / "jobs" / name), recorded_s=index))
     unlookable(monkeypatch, tmp_path / "jobs/one")
 
     assert [entry.name for entry in catalogue.entries(environ)] == ["two"]
@@ -98,8 +98,8 @@ def test_a_report_that_cannot_be_read_is_not_called_gone(tmp_path: Path) -> None
 
 def test_of_two_jobs_of_one_name_that_run_neither_is_guessed(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    for at in range(2):  # This process is the runner of both, and lives.
-        catalogue.record(environ, CatalogueEntry(name="it", folder=job(tmp_path / str(at) / "it"), recorded_s=at))
+    for index in range(2):  # This process is the runner of both, and lives.
+        catalogue.record(environ, CatalogueEntry(name="it", folder=job(tmp_path / str(index) / "it"), recorded_s=index))
 
     with pytest.raises(UserError, match=r"2 jobs of this name run: .*/1/it, .*/0/it"):
         catalogue.find("it", environ, tmp_path)
@@ -158,8 +158,10 @@ def test_a_folder_of_any_bytes_is_found_by_its_jobs_name(tmp_path: Path) -> None
 def test_only_the_newest_entries_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "MOST", 3)
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    for at in range(5):
-        catalogue.record(environ, CatalogueEntry(name=str(at), folder=job(tmp_path / f"job{at}"), recorded_s=at))
+    for index in range(5):
+        catalogue.record(
+            environ, CatalogueEntry(name=str(index), folder=job(tmp_path / f"job{index}"), recorded_s=index)
+        )
         for path in (tmp_path / "toolkit/jobs").glob("*.json"):
             os.utime(path, (at_of(path), at_of(path)))
 
@@ -242,6 +244,6 @@ def test_durations_read_as_a_clock() -> None:
 
 def test_a_value_stands_apart_from_a_long_name(tmp_path: Path) -> None:
     long = Sample(name="validation:mean_squared_error", value=2.5, time_s=1.0, host="algo-1")
-    told = JobFacts(name="a", folder=tmp_path, status="Completed", secondary_status="Completed", metrics=(long,))
+    facts = JobFacts(name="a", folder=tmp_path, status="Completed", secondary_status="Completed", metrics=(long,))
 
-    assert "  validation:mean_squared_error 2.5" in text(told).splitlines()
+    assert "  validation:mean_squared_error 2.5" in text(facts).splitlines()

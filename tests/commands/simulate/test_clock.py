@@ -27,5 +27,5 @@ def test_training_seconds_are_those_that_passed(tmp_path: Path) -> None:
         meet.touch()
         assert job.end() == 0, job.console
 
-    assert job.told["training_seconds"] < job.deadline_s
-    assert job.told["start_time"] < job.told["end_time"]
+    assert job.report["training_seconds"] < job.deadline_s
+    assert job.report["start_time"] < job.report["end_time"]

@@ -16,14 +16,14 @@ from toolkit.metrics.sample import Sample
 @pytest.fixture
 def hosts(tmp_path: Path) -> tuple[StagedHost, ...]:
     """Two hosts without any results."""
-    made = []
+    staged = []
     for name in ("algo-1", "algo-2"):
         base = tmp_path / name
         for folder in ("model", "output/data"):
             (base / folder).mkdir(parents=True)
         setup = HostSetup(host=name, base=base, submitted=tmp_path / "s", port=1, cpus=1)
-        made.append(StagedHost(setup=setup, argv=(), environ={}, log=tmp_path / f"{name}.log"))
-    return tuple(made)
+        staged.append(StagedHost(setup=setup, argv=(), environ={}, log=tmp_path / f"{name}.log"))
+    return tuple(staged)
 
 
 def write(host: StagedHost, name: str, content: str) -> None:
@@ -34,12 +34,12 @@ def write(host: StagedHost, name: str, content: str) -> None:
 
 def content(archive: Path) -> dict[str, str]:
     with tarfile.open(archive) as tar:
-        found = {}
+        contents = {}
         for member in tar:
             file = tar.extractfile(member) if member.isfile() else None
             if file is not None:
-                found[member.name] = file.read().decode()
-        return found
+                contents[member.name] = file.read().decode()
+        return contents
 
 
 def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
@@ -47,12 +47,12 @@ def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[StagedHo
     write(hosts[0], "output/data/logs/rank-0.log", "zero")
     write(hosts[1], "output/data/logs/rank-1.log", "one")
 
-    made = collect.collect(tmp_path, hosts, Log())
+    collected = collect.collect(tmp_path, hosts, Log())
 
     assert content(tmp_path / "model.tar.gz") == {"model.pt": "weights"}
     assert content(tmp_path / "output.tar.gz") == {"logs/rank-0.log": "zero", "logs/rank-1.log": "one"}
-    assert made.artifacts == {"logs": "logs/", "model": "model.tar.gz", "output": "output.tar.gz"}
-    assert made.notes == ()
+    assert collected.artifacts == {"logs": "logs/", "model": "model.tar.gz", "output": "output.tar.gz"}
+    assert collected.notes == ()
 
 
 def test_of_two_files_of_one_name_the_first_hosts_wins_and_it_is_said(
@@ -62,20 +62,20 @@ def test_of_two_files_of_one_name_the_first_hosts_wins_and_it_is_said(
         write(host, "model/same", "same")
         write(host, "model/model.pt", text)
 
-    made = collect.collect(tmp_path, hosts, Log())
+    collected = collect.collect(tmp_path, hosts, Log())
 
     assert content(tmp_path / "model.tar.gz") == {"same": "same", "model.pt": "mine"}
-    assert made.notes == ("model.tar.gz: model.pt of algo-2 left out: algo-1 wrote the same names",)
+    assert collected.notes == ("model.tar.gz: model.pt of algo-2 left out: algo-1 wrote the same names",)
 
 
 def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
     write(hosts[0], "model/a", "file")
     write(hosts[1], "model/a/b", "below")
 
-    made = collect.collect(tmp_path, hosts, Log())
+    collected = collect.collect(tmp_path, hosts, Log())
 
     assert content(tmp_path / "model.tar.gz") == {"a": "file"}
-    assert len(made.notes) == 1
+    assert len(collected.notes) == 1
 
 
 def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
@@ -85,13 +85,13 @@ def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[StagedHost
     for number in range(12):
         os.mkfifo(hosts[0].setup.base / f"model/pipe-{number:02}")
 
-    made = collect.collect(tmp_path, hosts, Log())
+    collected = collect.collect(tmp_path, hosts, Log())
 
     assert content(tmp_path / "model.tar.gz") == {"model.pt": "weights", "part.pt": "part"}
     dead = hosts[1].setup.base / "model/dead"
-    assert made.notes[0] == f"{dead}: is a link to /nowhere, where nothing is; model.tar.gz does not contain it"
-    assert made.notes[-1] == "model.tar.gz: the same of 3 more files or folders; the log above names them"
-    assert len(made.notes) == collect.SHOWN_FAULTS + 1
+    assert collected.notes[0] == f"{dead}: is a link to /nowhere, where nothing is; model.tar.gz does not contain it"
+    assert collected.notes[-1] == "model.tar.gz: the same of 3 more files or folders; the log above names them"
+    assert len(collected.notes) == collect.SHOWN_FAULTS + 1
 
 
 def test_a_link_to_its_own_opt_ml_is_relative_on_every_host(tmp_path: Path, hosts: tuple[StagedHost, ...]) -> None:
@@ -125,7 +125,7 @@ def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[
     for number, host in enumerate(hosts):
         file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
         name = host.setup.host
-        file.append([Sample(name="loss", value=float("nan"), time_s=at + number / 2, host=name) for at in (1, 2)])
+        file.append([Sample(name="loss", value=float("nan"), time_s=index + number / 2, host=name) for index in (1, 2)])
         file.close()
 
     collect.collect(tmp_path, hosts, Log())
@@ -138,18 +138,18 @@ def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Stage
     for host in hosts:
         file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
         name = host.setup.host
-        file.append([Sample(name="loss", value=at, time_s=at, host=name, rank=0) for at in range(20_000)])
+        file.append([Sample(name="loss", value=index, time_s=index, host=name, rank=0) for index in range(20_000)])
         file.close()
 
     tracemalloc.start()
     try:
-        made = collect.collect(tmp_path, hosts, Log())
+        collected = collect.collect(tmp_path, hosts, Log())
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
     assert peak_bytes < 4 << 20  # All 40,000 samples together take 15 MB.
-    assert made.last["loss"].value == 19_999
+    assert collected.last["loss"].value == 19_999
     assert sum(1 for _ in read(tmp_path / "metrics.jsonl")) == 40_000
 
 
@@ -168,10 +168,10 @@ def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None
     setup = HostSetup(host="algo-1", base=tmp_path / "gone", submitted=tmp_path / "s", port=1, cpus=1)
     gone = (StagedHost(setup=setup, argv=(), environ={}, log=tmp_path / "l"),)
 
-    made = collect.collect(tmp_path, gone, Log())
+    collected = collect.collect(tmp_path, gone, Log())
 
     assert content(tmp_path / "model.tar.gz") == {}
-    assert made.notes == ()
+    assert collected.notes == ()
     assert collect.outcomes(gone) == {}
     assert collect.failure_text(gone, "algo-1") == ""
 
@@ -180,10 +180,10 @@ def test_an_archive_that_cannot_be_written_is_a_note(tmp_path: Path, hosts: tupl
     (tmp_path / "model.tar.gz").mkdir()
     (tmp_path / "model.tar.gz/in the way").write_text("")
 
-    made = collect.collect(tmp_path, hosts, Log())
+    collected = collect.collect(tmp_path, hosts, Log())
 
-    assert "model.tar.gz could not be packed" in made.notes[0]
-    assert made.artifacts == {"logs": "logs/", "output": "output.tar.gz"}
+    assert "model.tar.gz could not be packed" in collected.notes[0]
+    assert collected.artifacts == {"logs": "logs/", "output": "output.tar.gz"}
 
 
 def test_metrics_whose_regex_misreads_numbers_are_named() -> None:

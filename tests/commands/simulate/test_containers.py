@@ -26,13 +26,13 @@ SETUP = HostSetup(
 
 
 def contained(tmp_path: Path = Path("/"), **more: Any) -> JobFile:
-    asked = {"backend": "docker", "image": "mine:1", "job_dir": tmp_path / "job", **more}
-    return job_file(source=tmp_path / "src", **asked)
+    options = {"backend": "docker", "image": "mine:1", "job_dir": tmp_path / "job", **more}
+    return job_file(source=tmp_path / "src", **options)
 
 
 def after(argv: tuple[str, ...], word: str) -> list[str]:
     """Return the argument after each *word*."""
-    return [argv[at + 1] for at, each in enumerate(argv) if each == word]
+    return [argv[index + 1] for index, token in enumerate(argv) if token == word]
 
 
 def test_a_container_has_its_hosts_name_in_the_jobs_network_and_opt_ml() -> None:
@@ -95,33 +95,35 @@ def test_links_lead_to_folders_that_the_container_sees_at_the_same_paths(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"image": None}, "--image"),
         ({"backend": "process", "memory_bytes": 1}, "--backend docker"),
         ({"backend": "process", "shm_bytes": 1}, "--backend docker"),
     ],
 )
-def test_a_backend_that_cannot_serve_a_word_says_so(tmp_path: Path, words: dict[str, Any], said: str) -> None:
+def test_a_backend_that_cannot_serve_a_word_says_so(tmp_path: Path, words: dict[str, Any], message: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
 
     with pytest.raises(UserError) as caught:
         check(contained(tmp_path, **words))
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_contained_host_is_told_of_opt_ml_and_nothing_of_the_persons(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
-    asked = contained(tmp_path, checkpoints=tmp_path / "kept")
-    os.close(stage.claim(asked.run.job_dir))
+    job = contained(tmp_path, checkpoints=tmp_path / "kept")
+    os.close(stage.claim(job.run.job_dir))
 
-    first, _ = stage.stage(asked, {"PATH": "/usr/bin", "HF_TOKEN": "secret"}, Log())
+    first, _ = stage.stage(job, {"PATH": "/usr/bin", "HF_TOKEN": "secret"}, Log())
 
-    told = after(first.argv, "--env")
-    assert not [pair for pair in told if pair.startswith(("PATH=", "HF_TOKEN=", "SAGEMAKER_BASE_DIR=", "MASTER_PORT="))]
+    variables = after(first.argv, "--env")
+    assert not [
+        pair for pair in variables if pair.startswith(("PATH=", "HF_TOKEN=", "SAGEMAKER_BASE_DIR=", "MASTER_PORT="))
+    ]
     assert f"{tmp_path}/kept:/opt/ml/checkpoints" in after(first.argv, "--volume")
     assert (first.setup.base / "input/sourcedir.tar.gz").is_file()
     assert '"/opt/ml/checkpoints"' in (first.setup.base / "input/config/checkpointconfig.json").read_text()

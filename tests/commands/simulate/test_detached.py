@@ -63,8 +63,8 @@ class Desk:
         return self.folder / "jobs/it"
 
     def describe(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.toolkit("describe", "it", "--json").stdout)
-        return told
+        facts: dict[str, Any] = json.loads(self.toolkit("describe", "it", "--json").stdout)
+        return facts
 
     def end(self, code: int) -> None:
         """Let the script end with *code*."""
@@ -72,10 +72,10 @@ class Desk:
         (self.folder / "part").rename(self.folder / "end")
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def until(holds: Callable[[], bool], name: str) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not holds():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
+        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {name}"
         time.sleep(0.05)
 
 
@@ -87,7 +87,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_a_detached_job_goes_on_without_its_terminal_and_can_be_attached_to(desk: Desk) -> None:
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     words = ("run", "count.py", "--detach", "--name", "it", "--metric", "loss=loss=([0-9.]+)")
     command = subprocess.Popen(
         desk.argv(*words), cwd=desk.folder, env=desk.environ, stdin=theirs, stdout=theirs, stderr=theirs,
@@ -95,7 +95,7 @@ def test_a_detached_job_goes_on_without_its_terminal_and_can_be_attached_to(desk
     )  # fmt: skip
     os.close(theirs)
     assert command.wait(DEADLINE_S) == 0
-    os.close(ours)  # Hangs up: SIGHUP to the session, and no more output to it.
+    os.close(main_end)  # Hangs up: SIGHUP to the session, and no more output to it.
 
     running = desk.describe()
     desk.end(3)
@@ -105,21 +105,21 @@ def test_a_detached_job_goes_on_without_its_terminal_and_can_be_attached_to(desk
     assert attached.returncode == 3
     assert "step=1 loss=1.0000\n" in attached.stdout
     assert "it: Failed, exit code 3" in attached.stdout
-    told = desk.describe()
-    assert (told["TrainingJobStatus"], told["ExitCode"]) == ("Failed", 3)
-    assert told["FailureReason"].startswith("AlgorithmError: ")
-    assert [each["MetricName"] for each in told["FinalMetricDataList"]] == ["loss"]
-    assert told["ModelArtifacts"]["S3ModelArtifacts"] == str(desk.folder / "jobs/it/model.tar.gz")
-    assert 0 < told["BillableTimeInSeconds"] == told["TrainingTimeInSeconds"]
+    description = desk.describe()
+    assert (description["TrainingJobStatus"], description["ExitCode"]) == ("Failed", 3)
+    assert description["FailureReason"].startswith("AlgorithmError: ")
+    assert [metric["MetricName"] for metric in description["FinalMetricDataList"]] == ["loss"]
+    assert description["ModelArtifacts"]["S3ModelArtifacts"] == str(desk.folder / "jobs/it/model.tar.gz")
+    assert 0 < description["BillableTimeInSeconds"] == description["TrainingTimeInSeconds"]
 
 
 def test_stop_ends_the_job_as_the_platform_does_and_waits(desk: Desk) -> None:
     folder = desk.detach("count.py", "--hosts", "2")
-    before = desk.toolkit("jobs", "--running")
+    original = desk.toolkit("jobs", "--running")
 
     stopped = desk.toolkit("stop", str(folder))
 
-    assert before.stdout.splitlines()[1].split()[:2] == ["it", "InProgress"]
+    assert original.stdout.splitlines()[1].split()[:2] == ["it", "InProgress"]
     assert stopped.returncode == 0
     assert "it: Stopped, exit code 143" in stopped.stderr
     assert json.loads((folder / "job.json").read_text())["status"] == "Stopped"
@@ -163,9 +163,13 @@ def test_of_a_job_whose_runner_was_killed_every_command_says_so(desk: Desk) -> N
     assert attached.returncode == 75
     assert "it: InternalServerError: `toolkit run` (pid " in attached.stderr
     assert desk.toolkit("jobs").stdout.splitlines()[1].startswith("it    Failed (runner died)")
-    told = desk.describe()
-    assert (told["TrainingJobStatus"], told["SecondaryStatus"], told["ExitCode"]) == ("Failed", "Interrupted", None)
-    assert told["TrainingEndTime"] >= told["TrainingStartTime"]
+    description = desk.describe()
+    assert (description["TrainingJobStatus"], description["SecondaryStatus"], description["ExitCode"]) == (
+        "Failed",
+        "Interrupted",
+        None,
+    )
+    assert description["TrainingEndTime"] >= description["TrainingStartTime"]
     assert "it does not run: Failed" in desk.toolkit("stop", "it").stderr
 
 
@@ -189,17 +193,19 @@ def test_jobs_are_known_by_name_to_every_command(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--metric", "loss=("), "metric 'loss': expected a regular expression"),
         (("--env", "TOOLKIT_GRACE_S=soon"), "TOOLKIT_GRACE_S: expected seconds"),
     ],
 )
-def test_what_ends_with_78_does_so_before_a_detached_job_starts(desk: Desk, words: tuple[str, ...], said: str) -> None:
+def test_what_ends_with_78_does_so_before_a_detached_job_starts(
+    desk: Desk, words: tuple[str, ...], message: str
+) -> None:
     done = desk.toolkit("run", "count.py", "--detach", "--name", "it", *words)
 
     assert (done.returncode, done.stdout) == (78, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert not (desk.folder / "jobs/it/job.json").exists()
 
 
@@ -215,17 +221,17 @@ def test_what_keeps_a_job_from_starting_is_the_commands_own_error(desk: Desk) ->
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("counts", "expected the name of a job or its folder, found 'counts'. Did you mean count?"),
         (".", "expected a job folder of `toolkit run`, found another folder"),
     ],
 )
-def test_a_job_that_is_not_there_is_said_with_the_nearest_name(desk: Desk, word: str, said: str) -> None:
+def test_a_job_that_is_not_there_is_said_with_the_nearest_name(desk: Desk, word: str, message: str) -> None:
     desk.end(0)
     desk.toolkit("run", "count.py", "--name", "count", "--job-dir", "elsewhere/1")
 
     for command in ("attach", "stop", "describe"):
         done = desk.toolkit(command, word)
-        assert (done.returncode, said in done.stderr) == (78, True), done.stderr
+        assert (done.returncode, message in done.stderr) == (78, True), done.stderr
     assert "\nstep=1 " in desk.toolkit("attach", "count").stdout

@@ -47,8 +47,8 @@ def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str
     for second in range(25):
         plain.progress(JobProgress(name="j", elapsed_s=second, hosts=HOSTS[:1]))
 
-    said = "algo-1 running | loss=0.123457"
-    assert capfd.readouterr().err == f"[toolkit] 0:10 | {said}\n[toolkit] 0:20 | {said}\n"
+    line = "algo-1 running | loss=0.123457"
+    assert capfd.readouterr().err == f"[toolkit] 0:10 | {line}\n[toolkit] 0:20 | {line}\n"
 
 
 def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd: pytest.CaptureFixture[str]) -> None:
@@ -76,9 +76,9 @@ def test_a_line_that_was_shown_unfinished_is_shown_again_only_if_it_goes_on(
             "algo-1", 1, f"\x1b[1m{text}\x1b[0m\n{text}\n".encode() if text != "loading..." else b"loading... done\n"
         )
 
-    shown = capfd.readouterr().out.splitlines()
-    assert shown == [mark + each for each in ("no end \u00e9",) * 2 + ("100%|####| 3/3",) * 2] + [
-        mark + each for each in ("loading...", "loading... done")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == [mark + line for line in ("no end \u00e9",) * 2 + ("100%|####| 3/3",) * 2] + [
+        mark + line for line in ("loading...", "loading... done")
     ]
 
 

@@ -93,13 +93,13 @@ def test_a_terminal_that_goes_away_stops_the_job_as_sighup_does(folder: Path, lo
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(its_end)
-    shown = b""
-    while shown.count(b"step") < 20:
-        shown += os.read(terminal, 65536)
+    output = b""
+    while output.count(b"step") < 20:
+        output += os.read(terminal, 65536)
 
     os.close(terminal)
     status = process.wait(60)
 
-    told = json.loads((folder / "job/job.json").read_bytes())
-    assert (status, told["status"]) == (143, "Stopped")
-    assert len(list((folder / "job/hosts").glob("*/opt/ml/model/saved"))) == len(told["hosts"])
+    facts = json.loads((folder / "job/job.json").read_bytes())
+    assert (status, facts["status"]) == (143, "Stopped")
+    assert len(list((folder / "job/hosts").glob("*/opt/ml/model/saved"))) == len(facts["hosts"])

@@ -46,39 +46,42 @@ def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
         Group(name="cpu", hosts=("algo-1",), instance_type="ml.c5.xlarge"),
         Group(name="gpu", hosts=("algo-2",), instance_type="ml.p4d.24xlarge"),
     )
-    asked = job_file(groups=groups, distribution={"instance_groups": ["gpu"], "torch_distributed": {"enabled": True}})
+    job = job_file(groups=groups, distribution={"instance_groups": ["gpu"], "torch_distributed": {"enabled": True}})
 
-    told = documents.resources(asked, "algo-2")
-    flags = distribution_flags(asked)
+    documents_resources = documents.resources(job, "algo-2")
+    flags = distribution_flags(job)
 
-    assert (told["current_group_name"], told["current_instance_type"]) == ("gpu", "ml.p4d.24xlarge")
-    assert [group["hosts"] for group in told["instance_groups"]] == [["algo-1"], ["algo-2"]]
+    assert (documents_resources["current_group_name"], documents_resources["current_instance_type"]) == (
+        "gpu",
+        "ml.p4d.24xlarge",
+    )
+    assert [group["hosts"] for group in documents_resources["instance_groups"]] == [["algo-1"], ["algo-2"]]
     assert flags["sagemaker_distribution_instance_groups"] == ["gpu"]
     assert flags["sagemaker_instance_type"] == "ml.p4d.24xlarge"
 
 
 def test_checkpoints_have_a_document_only_if_asked_for() -> None:
     without = documents.documents(job_file(), SETUP, "r")
-    kept = documents.documents(job_file(checkpoints=Path("/keep")), SETUP, "r")
+    written = documents.documents(job_file(checkpoints=Path("/keep")), SETUP, "r")
 
     assert "checkpointconfig.json" not in without
-    assert kept["checkpointconfig.json"] == {"LocalPath": "/j/opt/ml/checkpoints", "S3Uri": "file:///keep"}
+    assert written["checkpointconfig.json"] == {"LocalPath": "/j/opt/ml/checkpoints", "S3Uri": "file:///keep"}
 
 
 def test_metric_definitions_are_a_list_as_in_the_request() -> None:
-    made = documents.documents(job_file(metric_definitions=(("loss", "loss=(.*)"),)), SETUP, "r")
+    written = documents.documents(job_file(metric_definitions=(("loss", "loss=(.*)"),)), SETUP, "r")
 
-    assert made["metric-definition-regex.json"] == [{"Name": "loss", "Regex": "loss=(.*)"}]
-    assert json.loads(json.dumps(made)) == made
+    assert written["metric-definition-regex.json"] == [{"Name": "loss", "Regex": "loss=(.*)"}]
+    assert json.loads(json.dumps(written)) == written
 
 
 def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> None:
-    own = {"PATH": "/bin", "HOME": "/root", "AWS_REGION": "mars", "TOOLKIT_GRACE_S": "5"}
-    asked = job_file(environment={"HOME": "/job", "MODE": "fast"})
+    shell = {"PATH": "/bin", "HOME": "/root", "AWS_REGION": "mars", "TOOLKIT_GRACE_S": "5"}
+    job = job_file(environment={"HOME": "/job", "MODE": "fast"})
 
-    made = documents.environment(asked, SETUP, own, "mars")
+    written = documents.environment(job, SETUP, shell, "mars")
 
-    assert made == {
+    assert written == {
         "PATH": "/bin",
         "HOME": "/job",
         "MODE": "fast",
@@ -90,7 +93,7 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
         "TRAINING_JOB_NAME": "job",
         "TRAINING_JOB_ARN": "arn:aws:sagemaker:mars:000000000000:training-job/job",
         "AWS_REGION": "mars",
-        "TOOLKIT_PROGRAM": made["TOOLKIT_PROGRAM"],
+        "TOOLKIT_PROGRAM": written["TOOLKIT_PROGRAM"],
         "MASTER_PORT": "4321",
         "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.1",
     }
@@ -101,9 +104,9 @@ def test_the_script_of_the_command_line_wins_over_one_that_an_image_or_a_shell_n
     shell = {"TOOLKIT_PROGRAM": "of-the-shell.py", "TOOLKIT_JOB": "of-the-shell.toml"}
 
     for setup in (SETUP, contained):
-        made = documents.environment(job_file(), setup, shell, "r")
+        written = documents.environment(job_file(), setup, shell, "r")
 
-        assert (made["TOOLKIT_PROGRAM"], made.get("TOOLKIT_JOB")) == (job_file().entry, None)
+        assert (written["TOOLKIT_PROGRAM"], written.get("TOOLKIT_JOB")) == (job_file().entry, None)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +127,10 @@ def test_one_process_alone_may_take_all_cores() -> None:
 
 
 def test_the_monitor_is_on_unless_the_job_or_the_person_says_otherwise() -> None:
-    def monitor(own: dict[str, str], wanted: bool | None = None, *, contained: bool = False) -> str:
+    def monitor(variables: dict[str, str], chosen: bool | None = None, *, contained: bool = False) -> str:
         setup = msgspec.structs.replace(SETUP, contained=contained)
-        return documents.environment(job_file(monitor=wanted), setup, own, "r")["TOOLKIT_MONITOR"]
+        return documents.environment(job_file(monitor=chosen), setup, variables, "r")["TOOLKIT_MONITOR"]
 
-    assert monitor({}) == monitor({}, wanted=True) == "on"
-    assert monitor({}, wanted=False) == "off"
+    assert monitor({}) == monitor({}, chosen=True) == "on"
+    assert monitor({}, chosen=False) == "off"
     assert monitor({"TOOLKIT_MONITOR": "0"}) == monitor({"TOOLKIT_MONITOR": "0"}, contained=True) == "0"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.simulate.nobody import nobodys_folder
-from tests.commands.simulate.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun, tracker_run
 from toolkit.commands.simulate import earlier
 from toolkit.commands.simulate.earlier import EarlierResults
 from toolkit.errors import UserError
@@ -29,11 +29,11 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_a_name_that_a_job_has_had_is_refused_and_replaced_on_request_alone(finished: Path) -> None:
-    before = tree(finished / "job")
+    original = tree(finished / "job")
 
     with ToolkitRun(finished, "counts_to.py", *ONE) as again:
         assert again.end() == 78
-    assert tree(finished / "job") == before
+    assert tree(finished / "job") == original
     assert "expected a name that no job has had, found the job first (Completed, ended " in again.console
     assert "model.tar.gz" in again.console
     assert "--replace" in again.console
@@ -41,8 +41,17 @@ def test_a_name_that_a_job_has_had_is_refused_and_replaced_on_request_alone(fini
     with ToolkitRun(finished, "counts_to.py", *ONE, "--replace", "--name", "second") as replaced:
         assert replaced.end() == 0
     assert "[toolkit] --replace removes the job first (Completed, ended " in replaced.console
-    assert replaced.told["name"] == "second"
+    assert replaced.report["name"] == "second"
     assert not (finished / "job/.replaced").exists()
+
+
+def test_a_job_that_replaces_one_of_its_name_has_a_run_of_its_own_in_trackers(finished: Path) -> None:
+    first = tracker_run(finished / "job")
+
+    with ToolkitRun(finished, "counts_to.py", *ONE, "--replace") as job:
+        assert job.end() == 0, job.console
+
+    assert tracker_run(finished / "job") != first
 
 
 def test_a_dry_run_refuses_the_name_too(finished: Path) -> None:
@@ -53,13 +62,13 @@ def test_a_dry_run_refuses_the_name_too(finished: Path) -> None:
 
 
 def test_an_engine_that_is_not_there_is_found_before_anything_is_removed(finished: Path) -> None:
-    before = tree(finished / "job")
+    original = tree(finished / "job")
     words = ("--replace", "--backend", "docker", "--image", "mine:1")
 
     with ToolkitRun(finished, "counts_to.py", *ONE, *words, PATH=str(finished)) as job:
         assert job.end() in (75, 78), job.console
 
-    assert tree(finished / "job") == before
+    assert tree(finished / "job") == original
     assert "Traceback" not in job.console
 
 
@@ -68,7 +77,7 @@ def test_what_was_put_aside_returns_and_what_the_new_job_made_is_gone(tmp_path: 
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "model.tar.gz").write_text("old")
     (tmp_path / "mine.txt").write_text("a person's")
-    before = tree(tmp_path)
+    original = tree(tmp_path)
     moved = EarlierResults(tmp_path)
 
     moved.put_aside(Log())
@@ -78,7 +87,7 @@ def test_what_was_put_aside_returns_and_what_the_new_job_made_is_gone(tmp_path: 
     (tmp_path / "job.json").write_text(json.dumps({}))
     moved.put_back()
 
-    assert tree(tmp_path) == before
+    assert tree(tmp_path) == original
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hosts", "logs", "mine.txt", "model.tar.gz"]
 
 
@@ -102,9 +111,9 @@ def test_a_folder_that_nobody_may_read_is_removed_with_its_job() -> None:
         closed.mkdir(parents=True)
         (closed / "inside").touch()
         closed.chmod(0)
-        before = EarlierResults(folder)
+        original = EarlierResults(folder)
 
-        before.put_aside(Log())
-        before.remove()
+        original.put_aside(Log())
+        original.remove()
 
         assert list(folder.iterdir()) == []

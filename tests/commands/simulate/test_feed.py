@@ -22,10 +22,10 @@ def files(tmp_path: Path) -> tuple[Path, ...]:
 @pytest.fixture
 def fed(tmp_path: Path, files: tuple[Path, ...]) -> Iterator[Feed]:
     """A channel with its writer running."""
-    made = Feed(fifo=tmp_path / "train", files=files)
-    feed.prepare(made, 0)
-    pid = fork_call(lambda: feed.run(made), prctl=prctl())
-    yield made
+    pipe_feed = Feed(fifo=tmp_path / "train", files=files)
+    feed.prepare(pipe_feed, 0)
+    pid = fork_call(lambda: feed.run(pipe_feed), prctl=prctl())
+    yield pipe_feed
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -51,20 +51,20 @@ def test_an_epoch_may_be_left_early(fed: Feed) -> None:
 
 
 def test_what_nobody_read_is_taken_away(tmp_path: Path, files: tuple[Path, ...]) -> None:
-    made = Feed(fifo=tmp_path / "train", files=files)
-    feed.prepare(made, 0)
-    feed.prepare(made, 1)
+    pipe_feed = Feed(fifo=tmp_path / "train", files=files)
+    feed.prepare(pipe_feed, 0)
+    feed.prepare(pipe_feed, 1)
     (tmp_path / "train_notes").write_text("not a FIFO")
 
-    feed.withdraw(made)
+    feed.withdraw(pipe_feed)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "train_notes"]
 
 
 def test_a_file_that_has_gone_ends_the_writer(tmp_path: Path) -> None:
-    made = Feed(fifo=tmp_path / "train", files=(tmp_path / "gone",))
-    feed.prepare(made, 0)
-    pid = fork_call(lambda: feed.run(made), prctl=prctl())
+    pipe_feed = Feed(fifo=tmp_path / "train", files=(tmp_path / "gone",))
+    feed.prepare(pipe_feed, 0)
+    pid = fork_call(lambda: feed.run(pipe_feed), prctl=prctl())
 
-    assert made.epoch(0).read_bytes() == b""
+    assert pipe_feed.epoch(0).read_bytes() == b""
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

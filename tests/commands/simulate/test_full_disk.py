@@ -43,13 +43,13 @@ def test_a_job_that_fills_its_disk_ends_with_75_and_says_why(tmp_path: Path, dis
     with ToolkitRun(disk, str(tmp_path / "fills.py")) as job:
         assert job.end() == 75, job.console
 
-    reason = job.told["failure_reason"]
-    assert job.told["status"] == "Failed"
+    reason = job.report["failure_reason"]
+    assert job.report["status"] == "Failed"
     assert reason.startswith(f"InternalServerError: no space left on the disk of {disk / 'job'}: ")
     assert ("OSError: [Errno 28] No space left on device" in reason) is fails
     assert reason.partition("\n")[0] in job.console
     left = {path.name for path in (disk / "job").iterdir()}
-    assert left == {".toolkit-job", "hosts", "job.json", "logs", "source"}
+    assert left == {".toolkit-job", "hosts", "job.json", "logs", "request.json", "source"}
 
 
 def test_a_job_that_cannot_be_prepared_for_want_of_space_leaves_an_earlier_one_whole(
@@ -58,7 +58,7 @@ def test_a_job_that_cannot_be_prepared_for_want_of_space_leaves_an_earlier_one_w
     (tmp_path / "ends.py").write_text("print('ends')\n")
     with ToolkitRun(disk, str(tmp_path / "ends.py")) as job:
         assert job.end() == 0, job.console
-    before = json.loads((disk / "job/job.json").read_bytes())
+    facts = json.loads((disk / "job/job.json").read_bytes())
     with (disk / "large").open("wb", buffering=0) as large, pytest.raises(OSError, match="No space left"):
         while True:
             large.write(bytes(4096))
@@ -70,6 +70,6 @@ def test_a_job_that_cannot_be_prepared_for_want_of_space_leaves_an_earlier_one_w
         assert "Traceback" not in refused.console
         assert "No space left on device" in refused.console
 
-    assert json.loads((disk / "job/job.json").read_bytes()) == before
+    assert json.loads((disk / "job/job.json").read_bytes()) == facts
     assert (disk / "job/model.tar.gz").exists()
     assert {path.name for path in (disk / "other/job").iterdir()} <= {".toolkit-job"}

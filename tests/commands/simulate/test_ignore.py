@@ -4,7 +4,7 @@ from toolkit.commands.simulate.ignore import is_ignored, patterns
 
 
 @pytest.mark.parametrize(
-    ("text", "left_out", "kept"),
+    ("text", "left_out", "included"),
     [
         ("data", ["data", "deep/data"], ["data.py", "mydata", "deep/data/x"]),
         ("/data", ["data"], ["deep/data"]),
@@ -25,9 +25,9 @@ from toolkit.commands.simulate.ignore import is_ignored, patterns
         ("\\#x\n\\!y\na\\*b", ["#x", "!y", "a*b"], ["x", "y", "axb"]),
     ],
 )
-def test_a_pattern_leaves_out_what_gitignores_does(text: str, left_out: list[str], kept: list[str]) -> None:
-    known = patterns(text)
+def test_a_pattern_leaves_out_what_gitignores_does(text: str, left_out: list[str], included: list[str]) -> None:
+    rules = patterns(text)
 
-    for name in (*left_out, *kept):
-        found = is_ignored(known, name.rstrip("/"), is_folder=name.endswith("/"))
-        assert found is (name in left_out), name
+    for name in (*left_out, *included):
+        ignored = is_ignored(rules, name.rstrip("/"), is_folder=name.endswith("/"))
+        assert ignored is (name in left_out), name

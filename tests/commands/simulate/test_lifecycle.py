@@ -11,16 +11,16 @@ Step = Callable[[Lifecycle], Orders]
 TWO = ("algo-1", "algo-2")
 
 
-def ended(host: str, code: int, at: float) -> Step:
-    return lambda lifecycle: lifecycle.ended(host, code, at)
+def end_host(host: str, code: int, time_s: float) -> Step:
+    return lambda lifecycle: lifecycle.ended(host, code, time_s)
 
 
-def asked(at: float) -> Step:
-    return lambda lifecycle: lifecycle.request_stop(at)
+def request_stop(time_s: float) -> Step:
+    return lambda lifecycle: lifecycle.request_stop(time_s)
 
 
-def time_is(at: float) -> Step:
-    return lambda lifecycle: lifecycle.due(at)
+def time_is(time_s: float) -> Step:
+    return lambda lifecycle: lifecycle.due(time_s)
 
 
 STOP: Orders = [("stop", "algo-1"), ("stop", "algo-2")]
@@ -29,102 +29,107 @@ KILL: Orders = [("kill", "algo-1"), ("kill", "algo-2")]
 HISTORIES: dict[str, tuple[Lifecycle, list[tuple[Step, Orders]], tuple[str, str, int, str]]] = {
     "both hosts end well": (
         Lifecycle(TWO),
-        [(ended("algo-2", 0, 3), []), (time_is(500), []), (ended("algo-1", 0, 4), [])],
+        [(end_host("algo-2", 0, 3), []), (time_is(500), []), (end_host("algo-1", 0, 4), [])],
         ("Completed", "Completed", 0, ""),
     ),
     "a host fails: the other is told, and its own end is not the cause": (
         Lifecycle(TWO),
-        [(ended("algo-2", 3, 1), [("stop", "algo-1")]), (time_is(120), []), (ended("algo-1", 143, 2), [])],
+        [(end_host("algo-2", 3, 1), [("stop", "algo-1")]), (time_is(120), []), (end_host("algo-1", 143, 2), [])],
         ("Failed", "Failed", 3, "algo-2"),
     ),
     "the other does not listen and is killed": (
         Lifecycle(TWO),
         [
-            (ended("algo-2", 3, 1), [("stop", "algo-1")]),
+            (end_host("algo-2", 3, 1), [("stop", "algo-1")]),
             (time_is(120.9), []),
             (time_is(121), [("kill", "algo-1")]),
             (time_is(122), []),
-            (ended("algo-1", 137, 122), []),
+            (end_host("algo-1", 137, 122), []),
         ],
         ("Failed", "Failed", 3, "algo-2"),
     ),
     "a failure after the other ended well": (
         Lifecycle(TWO),
-        [(ended("algo-1", 0, 1), []), (ended("algo-2", 1, 2), [])],
+        [(end_host("algo-1", 0, 1), []), (end_host("algo-2", 1, 2), [])],
         ("Failed", "Failed", 1, "algo-2"),
     ),
     "a person stops, the script ends with 0": (
         Lifecycle(TWO),
-        [(asked(5), STOP), (ended("algo-1", 0, 6), []), (ended("algo-2", 0, 6), [])],
+        [(request_stop(5), STOP), (end_host("algo-1", 0, 6), []), (end_host("algo-2", 0, 6), [])],
         ("Stopped", "Stopped", 143, ""),
     ),
     "a person stops, the script dies of it": (
         Lifecycle(TWO),
-        [(asked(5), STOP), (ended("algo-1", 143, 6), []), (ended("algo-2", 143, 6), [])],
+        [(request_stop(5), STOP), (end_host("algo-1", 143, 6), []), (end_host("algo-2", 143, 6), [])],
         ("Stopped", "Stopped", 143, ""),
     ),
     "a person asks twice": (
         Lifecycle(TWO),
-        [(asked(5), STOP), (asked(6), KILL), (ended("algo-1", 137, 6), []), (ended("algo-2", 137, 6), [])],
+        [
+            (request_stop(5), STOP),
+            (request_stop(6), KILL),
+            (end_host("algo-1", 137, 6), []),
+            (end_host("algo-2", 137, 6), []),
+        ],
         ("Stopped", "Stopped", 143, ""),
     ),
     "asked once and ignored": (
         Lifecycle(TWO),
         [
-            (asked(5), STOP),
+            (request_stop(5), STOP),
             (time_is(5 + GRACE_S), KILL),
-            (ended("algo-1", 137, 126), []),
-            (ended("algo-2", 137, 126), []),
+            (end_host("algo-1", 137, 126), []),
+            (end_host("algo-2", 137, 126), []),
         ],
         ("Stopped", "Stopped", 143, ""),
     ),
     "stop-after": (
         Lifecycle(TWO, stop_after_s=30),
-        [(time_is(29), []), (time_is(30), STOP), (ended("algo-1", 0, 31), []), (ended("algo-2", 0, 31), [])],
+        [(time_is(29), []), (time_is(30), STOP), (end_host("algo-1", 0, 31), []), (end_host("algo-2", 0, 31), [])],
         ("Stopped", "Stopped", 143, ""),
     ),
     "max-run is said as the platform says it": (
         Lifecycle(TWO, max_run_s=60, stop_after_s=90),
-        [(time_is(60), STOP), (time_is(90), []), (ended("algo-1", 0, 91), []), (ended("algo-2", 0, 91), [])],
+        [(time_is(60), STOP), (time_is(90), []), (end_host("algo-1", 0, 91), []), (end_host("algo-2", 0, 91), [])],
         ("Stopped", "MaxRuntimeExceeded", 143, ""),
     ),
     "a limit that comes after a failure changes nothing": (
         Lifecycle(TWO, max_run_s=2),
-        [(ended("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (ended("algo-2", 143, 3), [])],
+        [(end_host("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (end_host("algo-2", 143, 3), [])],
         ("Failed", "Failed", 9, "algo-1"),
     ),
     "a person stops a job that is being interrupted": (
         Lifecycle(TWO, interrupt_s=30),
         [
             (time_is(30), STOP),
-            (asked(31), []),
-            (asked(33), KILL),
-            (ended("algo-1", 137, 34), []),
-            (ended("algo-2", 137, 34), []),
+            (request_stop(31), []),
+            (request_stop(33), KILL),
+            (end_host("algo-1", 137, 34), []),
+            (end_host("algo-2", 137, 34), []),
         ],
         ("Stopped", "Stopped", 143, ""),
     ),
     "a limit that passes while the job is being interrupted ends it": (
         Lifecycle(TWO, interrupt_s=30, max_wait_s=31),
-        [(time_is(30), STOP), (time_is(31), []), (ended("algo-1", 0, 32), []), (ended("algo-2", 0, 32), [])],
+        [(time_is(30), STOP), (time_is(31), []), (end_host("algo-1", 0, 32), []), (end_host("algo-2", 0, 32), [])],
         ("Stopped", "MaxWaitTimeExceeded", 143, ""),
     ),
     "an interruption of a job that fails changes nothing": (
         Lifecycle(TWO, interrupt_s=2),
-        [(ended("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (ended("algo-2", 143, 3), [])],
+        [(end_host("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (end_host("algo-2", 143, 3), [])],
         ("Failed", "Failed", 9, "algo-1"),
     ),
     "what is due after the last host's end changes nothing": (
         Lifecycle(TWO, interrupt_s=4.5, stop_after_s=5),
-        [(ended("algo-1", 0, 4), []), (ended("algo-2", 0, 4), []), (time_is(6), [])],
+        [(end_host("algo-1", 0, 4), []), (end_host("algo-2", 0, 4), []), (time_is(6), [])],
         ("Completed", "Completed", 0, ""),
     ),
     "a host vanishes": (
         Lifecycle(TWO, kills=[Kill(host="algo-2", after_s=5)]),
         [
             (time_is(5), [("kill", "algo-2")]),
-            (ended("algo-2", 137, 5), [("stop", "algo-1")]),
-            (ended("algo-1", 1, 6), []),
+            (end_host("algo-2", 137, 5), [("stop", "algo-1")]),
+            (end_host("algo-1", 1, 6), []),
         ],
         ("Failed", "Failed", 75, "algo-2"),
     ),
@@ -132,22 +137,22 @@ HISTORIES: dict[str, tuple[Lifecycle, list[tuple[Step, Orders]], tuple[str, str,
         Lifecycle(TWO, kills=[Kill(host="algo-2", after_s=5)]),
         [
             (time_is(5), [("kill", "algo-2")]),
-            (ended("algo-1", 1, 5), [("stop", "algo-2")]),
-            (ended("algo-2", 137, 5), []),
+            (end_host("algo-1", 1, 5), [("stop", "algo-2")]),
+            (end_host("algo-2", 137, 5), []),
         ],
         ("Failed", "Failed", 75, "algo-2"),
     ),
     "a host that has ended cannot vanish": (
         Lifecycle(TWO, kills=[Kill(host="algo-2", after_s=5)]),
-        [(ended("algo-2", 0, 4), []), (time_is(5), []), (ended("algo-1", 0, 6), [])],
+        [(end_host("algo-2", 0, 4), []), (time_is(5), []), (end_host("algo-1", 0, 6), [])],
         ("Completed", "Completed", 0, ""),
     ),
     "Ctrl-C while a failed job is being stopped kills": (
         Lifecycle(TWO),
         [
-            (ended("algo-1", 2, 1), [("stop", "algo-2")]),
-            (asked(2), [("kill", "algo-2")]),
-            (ended("algo-2", 137, 2), []),
+            (end_host("algo-1", 2, 1), [("stop", "algo-2")]),
+            (request_stop(2), [("kill", "algo-2")]),
+            (end_host("algo-2", 137, 2), []),
         ],
         ("Failed", "Failed", 2, "algo-1"),
     ),
@@ -234,3 +239,8 @@ def test_the_next_start_has_what_is_left_of_each_limit() -> None:
         second.due(now_s)
         reasons.append(second.reason)
     assert reasons == ["interrupted", "max-run"]
+
+
+def test_the_time_until_max_run_is_known_and_another_limit_is_not_taken_for_it() -> None:
+    assert Lifecycle(TWO, max_run_s=60, stop_after_s=20).compute_limit_left_s(45.0) == 15.0
+    assert Lifecycle(TWO, stop_after_s=20).compute_limit_left_s(5.0) is None

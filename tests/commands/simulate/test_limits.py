@@ -14,7 +14,7 @@ def channels(count: int) -> tuple[Channel, ...]:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"hyperparameters": {"x": "v" * 2498}}, ""),
         ({"hyperparameters": {"x": "v" * 2499}}, "hyperparameter x: a value of 2,501 characters, the limit is 2,500"),
@@ -37,12 +37,12 @@ def channels(count: int) -> tuple[Channel, ...]:
         ),
     ],
 )
-def test_what_create_training_job_refuses_is_a_warning_with_the_limit(more: dict[str, Any], said: str) -> None:
+def test_what_create_training_job_refuses_is_a_warning_with_the_limit(more: dict[str, Any], message: str) -> None:
     warnings = exceeded(job_file(**more), "us-east-1")
 
-    if not said:
+    if not message:
         assert warnings == ()
     else:
         assert len(warnings) == 1
-        assert said in warnings[0]
+        assert message in warnings[0]
         assert warnings[0].endswith(": SageMaker's CreateTrainingJob refuses it")

@@ -29,15 +29,15 @@ def warned(tmp_path: Path, source: str = "", **more: Any) -> str:
     lines: list[bytes] = []
     log = Log()
     log.say_through(lines.append)
-    asked = asked_in(tmp_path, job_dir=Path("/opt/ml/jobs/one"), **more)
-    asked.script.write_text(source)
+    job = asked_in(tmp_path, job_dir=Path("/opt/ml/jobs/one"), **more)
+    job.script.write_text(source)
 
-    assert opt_ml.give_own_opt_ml(asked, (), log) == ()
+    assert opt_ml.give_own_opt_ml(job, (), log) == ()
     return b"".join(lines).decode()
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (f"\n{LITERAL}", "train.py:2 names /opt/ml/checkpoints/step.pt: "),
         (LITERAL, "(/opt/ml/jobs/one lies below it). Let it use SM_CHECKPOINT_DIR, "),
@@ -46,8 +46,8 @@ def warned(tmp_path: Path, source: str = "", **more: Any) -> str:
         ("os.listdir('/opt/ml/input/data/train')", "SM_CHANNEL_"),
     ],
 )
-def test_a_script_that_names_the_literal_is_warned_of(tmp_path: Path, source: str, said: str) -> None:
-    assert said in warned(tmp_path, source)
+def test_a_script_that_names_the_literal_is_warned_of(tmp_path: Path, source: str, message: str) -> None:
+    assert message in warned(tmp_path, source)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,19 @@ def test_there_is_one_warning_however_many_literals_there_are(tmp_path: Path) ->
 def test_each_host_writes_to_its_own(tmp_path: Path) -> None:
     if reason := opt_ml.reason_refused(tmp_path):
         pytest.skip(f"this machine allows no mount namespaces: {reason}")
-    before = sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()
+    listing = sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()
 
     with ToolkitRun(tmp_path, "writes_literally.py", "--hosts", "2") as job:
         assert job.end() == 0
 
     for host in ("algo-1", "algo-2"):
-        kept = job.folder / "hosts" / host / "opt/ml/checkpoints"
-        assert sorted(path.name for path in kept.iterdir()) == ["step.pt", "too.pt"]
-        assert (kept / "step.pt").read_text() == host
-        assert (kept / "step.pt").stat().st_uid == os.getuid()
+        checkpoints = job.folder / "hosts" / host / "opt/ml/checkpoints"
+        assert sorted(path.name for path in checkpoints.iterdir()) == ["step.pt", "too.pt"]
+        assert (checkpoints / "step.pt").read_text() == host
+        assert (checkpoints / "step.pt").stat().st_uid == os.getuid()
     assert job.archive("model.tar.gz") == {"model.txt": b"m"}
     assert f"uid={os.getuid()} gid={os.getgid()} found=['step.pt', 'too.pt']" in job.console
-    assert (sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()) == before
+    assert (sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()) == listing
 
 
 @pytest.mark.root
@@ -123,15 +123,15 @@ def ground() -> Iterator[Path]:
         yield Path(folder)
 
 
-def as_person(folder: Path, *words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def as_person(folder: Path, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the program as a user who is not root, with an interpreter that every user may execute."""
     python = sys.executable if os.getuid() else "/usr/bin/python3"
     if not Path(python).exists():
         pytest.skip(f"an unprivileged user needs a Python: {python} is not there")
     who: dict[str, Any] = {} if os.getuid() else {"user": PERSON, "group": PERSON, "extra_groups": [44]}
-    program = [*before, python, "-I", "-S", str(folder / "mounts.py"), str(folder / "base"), *words]
+    program = [*prefix, python, "-I", "-S", str(folder / "mounts.py"), str(folder / "base"), *words]
     return subprocess.run(
-        [each or python for each in program], cwd=folder, capture_output=True, text=True, timeout=60, **who
+        [token or python for token in program], cwd=folder, capture_output=True, text=True, timeout=60, **who
     )
 
 
@@ -143,8 +143,8 @@ def test_who_is_not_root_has_one_in_a_user_namespace(ground: Path) -> None:
 
     done = as_person(ground, "", "-c", WHO_AM_I + "os.kill(os.getpid(), 15)")
 
-    there = sorted({*(path.name for path in Path("/opt").iterdir()), "ml"})
-    assert done.stdout == f"{person} {os.getgid() if os.getuid() else PERSON} {person} {there}\n"
+    names = sorted({*(path.name for path in Path("/opt").iterdir()), "ml"})
+    assert done.stdout == f"{person} {os.getgid() if os.getuid() else PERSON} {person} {names}\n"
     assert (done.returncode, done.stderr) == (-15, "")
     assert (ground / "base/mine").stat().st_uid == person
     assert not Path("/opt/ml/mine").exists()
@@ -152,11 +152,11 @@ def test_who_is_not_root_has_one_in_a_user_namespace(ground: Path) -> None:
 
 def test_without_user_namespaces_it_says_what_was_refused(ground: Path) -> None:
     none = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set -all --inh-caps -all "$@"'
-    before = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", none, "sh")
+    prefix = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", none, "sh")
     if as_person(ground).returncode:
         pytest.skip("this machine allows no user namespaces in which none are allowed")
 
-    done = as_person(ground, before=before)
+    done = as_person(ground, prefix=prefix)
 
     assert (done.returncode, done.stderr) == (1, "a user namespace: No space left on device\n")
 
@@ -188,12 +188,12 @@ def test_who_is_not_root_has_a_file_system_as_it_is_shared(ground: Path, access:
 
 def test_a_file_system_that_cannot_be_mounted_is_a_link(ground: Path) -> None:
     none = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set -all --inh-caps -all "$@"'
-    before = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", none, "sh")
+    prefix = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", none, "sh")
     if as_person(ground).returncode:
         pytest.skip("this machine allows no user namespaces in which none are allowed")
 
     words = shared(ground, "ro")
-    done = as_person(ground, *words, "", "-c", WRITES.format(ground / "base/train"), before=before)
+    done = as_person(ground, *words, "", "-c", WRITES.format(ground / "base/train"), prefix=prefix)
 
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert done.stderr == "[toolkit] warning: no /opt/ml of its own: a user namespace: No space left on device\n"

@@ -39,8 +39,8 @@ def test_only_what_is_roots_is_handed_over_and_no_link_is_followed(theirs: Path,
 
     owners.hand_over(theirs, (NOBODY, NOBODY))
 
-    found = {path.name: path.lstat().st_uid for path in theirs.rglob("*")}
-    assert found == {"deep": NOBODY, "file": NOBODY, "link": NOBODY, "hard": 0, "twin": NOBODY, "other": 12345}
+    result = {path.name: path.lstat().st_uid for path in theirs.rglob("*")}
+    assert result == {"deep": NOBODY, "file": NOBODY, "link": NOBODY, "hard": 0, "twin": NOBODY, "other": 12345}
     assert (tmp_path / "outside").stat().st_uid == 0
 
 

@@ -47,10 +47,10 @@ def test_one_object_is_a_channel_of_one_file(tmp_path: Path, s3: S3, bucket: str
 def test_a_dry_run_looks_for_the_objects_and_fetches_none(tmp_path: Path, s3: S3, bucket: str) -> None:
     s3.store(bucket).write("data/a.txt", b"first")
 
-    found = run(tmp_path, s3, "--channel", f"train={bucket}/data", "--dry-run")
+    completed = run(tmp_path, s3, "--channel", f"train={bucket}/data", "--dry-run")
     missing = run(tmp_path, s3, "--channel", f"train={bucket}/none", "--dry-run")
 
-    assert found.returncode == 0, found.stderr
+    assert completed.returncode == 0, completed.stderr
     assert missing.returncode == 78
     assert f"{bucket}/none: expected objects, found none. Correct the URI." in missing.stderr
     assert not (tmp_path / "job").exists()

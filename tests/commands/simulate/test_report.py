@@ -19,11 +19,11 @@ def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
 
 
 def lifecycle(*ends: tuple[str, int], kills: Any = ()) -> Lifecycle:
-    made = Lifecycle([host for host, _ in ends], kills=kills)
-    made.due(10)
+    lifecycle = Lifecycle([host for host, _ in ends], kills=kills)
+    lifecycle.due(10)
     for host, code in ends:
-        made.ended(host, code, 11)
-    return made
+        lifecycle.ended(host, code, 11)
+    return lifecycle
 
 
 FAILED = lifecycle(("algo-1", 1), ("algo-2", 1))
@@ -77,13 +77,13 @@ def sample(name: str, value: float, rank: int | None = None) -> Sample:
 def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
     samples = [sample("a", 1, 1), sample("a", 2, 0), sample("a", 3, 1), sample("b", 1), sample("b", 2)]
 
-    shown = report.last_values(samples)
+    last_values = report.last_values(samples)
 
-    assert {name: found.value for name, found in shown.items()} == {"a": 2, "b": 2}
+    assert {name: sample.value for name, sample in last_values.items()} == {"a": 2, "b": 2}
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("outcome", "message"),
     [
         (Outcome(status="succeeded", exit_code=0), ""),
         (
@@ -131,8 +131,8 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
         ),
     ],
 )
-def test_each_host_tells_what_happened_on_itself(outcome: Outcome, said: str) -> None:
-    assert report.host_end(outcome, "a") == said
+def test_each_host_tells_what_happened_on_itself(outcome: Outcome, message: str) -> None:
+    assert report.host_end(outcome, "a") == message
 
 
 def test_times_are_utc() -> None:
@@ -140,7 +140,7 @@ def test_times_are_utc() -> None:
 
 
 def test_the_summary_says_what_a_person_wants_to_know() -> None:
-    made = JobReport(
+    job_report = JobReport(
         name="digits",
         status="Failed",
         secondary_status="Failed",
@@ -158,7 +158,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         notes=("something",),
     )
 
-    assert report.summary(made, Path("jobs/digits")).splitlines() == [
+    assert report.summary(job_report, Path("jobs/digits")).splitlines() == [
         "digits: Failed, exit code 3",
         "",
         "AlgorithmError: Boom",
@@ -181,11 +181,11 @@ def test_values_that_json_has_no_number_for_are_words(value: float, word: float 
 
 def test_the_summary_has_hosts_in_natural_order_and_marks_a_metric_that_is_misread() -> None:
     hosts = {f"algo-{number}": HostReport(exit_code=0) for number in (1, 10, 11, 2)}
-    told = JobReport(
+    job_report = JobReport(
         name="j", status="Completed", exit_code=0, hosts=hosts, metrics={"a": 1.0, "b": 2.0}, misread=("b",)
     )
 
-    lines = report.summary(told, Path("jobs/j")).splitlines()
+    lines = report.summary(job_report, Path("jobs/j")).splitlines()
 
     assert [line.split()[0] for line in lines if "exit code 0" in line][1:] == [
         "algo-1",

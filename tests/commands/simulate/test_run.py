@@ -16,7 +16,7 @@ from tests.commands.simulate.toolkit_run import COMMAND, ROOT, ToolkitRun
 from toolkit.commands import jobs
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.tail import SampleReader
+from toolkit.metrics.tail import MetricsTail
 from toolkit.train.supervise.signals import SAME_REQUEST_S
 
 LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
@@ -26,12 +26,12 @@ def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
     with ToolkitRun(tmp_path, "counts_to.py", "--hyperparameter", "steps=2", "--name", "counting", *LOSS) as job:
         assert job.end() == 0
 
-    told = job.told
-    assert (told["name"], told["status"], told["failure_reason"]) == ("counting", "Completed", "")
-    assert told["metrics"] == {"loss": 0.5, "step": 2.0}
-    assert told["training_seconds"] > 0
-    assert told["billable_seconds"] == told["training_seconds"]
-    assert told["start_time"] < told["end_time"]
+    facts = job.report
+    assert (facts["name"], facts["status"], facts["failure_reason"]) == ("counting", "Completed", "")
+    assert facts["metrics"] == {"loss": 0.5, "step": 2.0}
+    assert facts["training_seconds"] > 0
+    assert facts["billable_seconds"] == facts["training_seconds"]
+    assert facts["start_time"] < facts["end_time"]
     assert job.archive("model.tar.gz") == {"model.txt": b"2"}
     assert [json.loads(line)["value"] for line in (job.folder / "metrics.jsonl").read_text().splitlines()] == [
         1,
@@ -46,34 +46,34 @@ def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
 
 def test_new_samples_are_read_once_and_cut_lines_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    tail = SampleReader(path)
-    assert list(tail.new()) == []
+    tail = MetricsTail(path)
+    assert list(tail.read_new()) == []
     written = SampleFile(path, warn=print)
     first = Sample(name="loss", value=float("inf"), time_s=1, host="algo-1", rank=0, step=2)
     written.append([first])
     with path.open("ab") as file:
         file.write(b"{cut by a full disk\n" + b'{"name":"loss","val')
 
-    assert list(tail.new()) == [first]
-    assert list(tail.new()) == []
+    assert list(tail.read_new()) == [first]
+    assert list(tail.read_new()) == []
     with path.open("ab") as file:
         file.write(b'ue":1,"time_s":2,"host":"algo-1"}\n')
-    assert [sample.value for sample in tail.new()] == [1]
+    assert [sample.value for sample in tail.read_new()] == [1]
     written.close()
 
 
 def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path: Path) -> None:
     pytest.importorskip("rich")
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     program = str(ToolkitRun.program("counts_to.py"))
     argv = [*COMMAND, program, "--job-dir", "job", "--hyperparameter", "steps=2", *LOSS]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     process = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     screen = b""
-    while piece := read_terminal(ours):
+    while piece := read_terminal(main_end):
         screen += piece
-    os.close(ours)
+    os.close(main_end)
 
     assert process.wait() == 0
     table, _, end = screen.decode().rpartition("\x1b[2K")
@@ -86,7 +86,7 @@ def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path
 def test_on_a_terminal_that_wants_no_escapes_there_are_none(
     tmp_path: Path, words: tuple[str, ...], environ: dict[str, str]
 ) -> None:
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     argv = [
         *COMMAND,
         str(ToolkitRun.program("counts_to.py")),
@@ -96,13 +96,13 @@ def test_on_a_terminal_that_wants_no_escapes_there_are_none(
         "steps=2",
         *words,
     ]
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ}
-    process = subprocess.Popen(argv, cwd=tmp_path, env=given, stdin=theirs, stdout=theirs, stderr=theirs)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ}
+    process = subprocess.Popen(argv, cwd=tmp_path, env=variables, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     screen = b""
-    while piece := read_terminal(ours):
+    while piece := read_terminal(main_end):
         screen += piece
-    os.close(ours)
+    os.close(main_end)
 
     assert process.wait() == 0
     assert b"Completed, exit code 0" in screen
@@ -134,18 +134,18 @@ def test_on_a_terminal_bars_are_shown_before_their_lines_end(
         f"while not os.path.exists({str(tmp_path / 'seen')!r}): time.sleep(0.05)\n"
         "sys.stderr.write('\\r100%\\n')\n"
     )
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     argv = [*COMMAND, "src/bar.py", "--job-dir", "job", *words]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     process = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     screen = b""
     ends_s = time.monotonic() + 60
-    while select.select([ours], [], [], 60)[0] and (piece := read_terminal(ours)):
+    while select.select([main_end], [], [], 60)[0] and (piece := read_terminal(main_end)):
         screen += piece
         if all(bar in screen for bar in bars) or time.monotonic() > ends_s:
             (tmp_path / "seen").touch()
-    os.close(ours)
+    os.close(main_end)
 
     assert process.wait(60) == 0
     assert all(bar in screen for bar in bars)
@@ -165,24 +165,24 @@ def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
         assert job.end() == 0
 
     assert job.codes == {"algo-1": 0, "algo-2": 0, "algo-3": 0}
-    assert job.told["billable_seconds"] == pytest.approx(3 * job.told["training_seconds"])
+    assert job.report["billable_seconds"] == pytest.approx(3 * job.report["training_seconds"])
     for host in job.codes:
         assert f"\n{host} | step=1 loss=1.0\n" in job.console
         assert "step=1 loss=1.0\n" in (job.folder / f"logs/{host}.log").read_text()
 
 
 def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path) -> None:
-    given = ("--hyperparameter", "host=algo-2", "--hyperparameter", f"meet={tmp_path / 'meet'}")
+    words = ("--hyperparameter", "host=algo-2", "--hyperparameter", f"meet={tmp_path / 'meet'}")
     secret = ("--env", "BOOM_API_KEY=hunter2hunter2")
-    with ToolkitRun(tmp_path, "fails_on_host.py", "--hosts", "2", *given, *secret) as job:
+    with ToolkitRun(tmp_path, "fails_on_host.py", "--hosts", "2", *words, *secret) as job:
         assert job.end() == 1
 
-    told = job.told
-    assert (told["status"], told["failed_host"]) == ("Failed", "algo-2")
+    facts = job.report
+    assert (facts["status"], facts["failed_host"]) == ("Failed", "algo-2")
     assert jobs.read(job.folder).mask("a log with hunter2hunter2") == "a log with ******"
-    assert told["failure_reason"].startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 1\n")
-    assert "RuntimeError: boom on algo-2" in told["failure_reason"]
-    assert len(told["failure_reason"]) <= len("AlgorithmError: ") + 1024
+    assert facts["failure_reason"].startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 1\n")
+    assert "RuntimeError: boom on algo-2" in facts["failure_reason"]
+    assert len(facts["failure_reason"]) <= len("AlgorithmError: ") + 1024
     assert job.archive("output.tar.gz") == {"told-algo-1": b""}
     summary = job.console.partition("Failed, exit code 1")[2]
     assert "boom on algo-2" in summary
@@ -195,9 +195,9 @@ def test_a_killed_host_vanishes_with_everything_on_it(tmp_path: Path) -> None:
     with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "2", "--kill", "algo-2@1s") as job:
         assert job.end() == 75
 
-    assert job.told["failure_reason"] == "InternalServerError: host algo-2 vanished"
+    assert job.report["failure_reason"] == "InternalServerError: host algo-2 vanished"
     assert job.codes["algo-2"] == 137
-    assert job.told["hosts"]["algo-2"]["status"] == "vanished"
+    assert job.report["hosts"]["algo-2"]["status"] == "vanished"
     assert job.left_running(2) == set()
 
 
@@ -206,8 +206,8 @@ def test_a_limit_stops_the_job(tmp_path: Path, word: str, secondary: str) -> Non
     with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "2", word, "1s") as job:
         assert job.end() == 143
 
-    told = job.told
-    assert (told["status"], told["secondary_status"], told["failure_reason"]) == ("Stopped", secondary, "")
+    facts = job.report
+    assert (facts["status"], facts["secondary_status"], facts["failure_reason"]) == ("Stopped", secondary, "")
     assert "FAILURE" not in job.console
     assert job.left_running(2) == set()
 
@@ -219,7 +219,7 @@ def test_a_person_stops_the_job_as_the_platform_would(tmp_path: Path, number: si
         job.signal(number)
         assert job.end() == code
 
-    assert job.told["status"] == "Stopped"
+    assert job.report["status"] == "Stopped"
     assert job.codes == {"algo-1": 0, "algo-2": 0}
     assert job.archive("model.tar.gz") == {"model.txt": b"3"}
 
@@ -233,7 +233,7 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         job.signal(signal.SIGINT)
         assert job.end() == 130
 
-    assert job.told["status"] == "Stopped"
+    assert job.report["status"] == "Stopped"
     assert job.codes == {"algo-1": 137}
     assert job.left_running(1) == set()
 
@@ -244,17 +244,17 @@ def test_nothing_survives_a_toolkit_run_that_is_killed(tmp_path: Path) -> None:
         job.signal(signal.SIGKILL)
         job.end()
 
-    assert job.told["status"] == "InProgress"
+    assert job.report["status"] == "InProgress"
     assert job.all_ended_within(60, hosts=2)
 
 
 def test_a_killed_job_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    kept = ("--checkpoints", str(tmp_path / "kept"))
-    with ToolkitRun(tmp_path, "counts_to.py", *kept) as first:
+    checkpoints = ("--checkpoints", str(tmp_path / "kept"))
+    with ToolkitRun(tmp_path, "counts_to.py", *checkpoints) as first:
         first.until("ready")
         first.signal(signal.SIGKILL)
         first.end()
-    with ToolkitRun(tmp_path, "counts_to.py", *kept, "--replace", "--hyperparameter", "steps=1") as second:
+    with ToolkitRun(tmp_path, "counts_to.py", *checkpoints, "--replace", "--hyperparameter", "steps=1") as second:
         assert second.end() == 0
 
     assert "begin=3\n" in second.console
@@ -296,9 +296,9 @@ def test_channels_hyperparameters_and_groups_reach_the_script(tmp_path: Path, sh
     with ToolkitRun(tmp_path, str(tmp_path / "job.json")) as job:
         assert job.end() == 0
 
-    seen = {name: json.loads(content) for name, content in job.archive("output.tar.gz").items()}
+    ranks = {name: json.loads(content) for name, content in job.archive("output.tar.gz").items()}
     argv = ["--epochs", "5", "--flag", "True", "--name", "5"]
-    assert seen == {
+    assert ranks == {
         "seen-algo-1.json": {"argv": argv, "group": "cpu", "whole": ["a", "b", "c"], "part": ["a", "c"]},
         "seen-algo-2.json": {"argv": argv, "group": "gpu", "whole": ["a", "b", "c"], "part": ["b"]},
     }
@@ -342,27 +342,27 @@ SEEDS: dict[str, dict[str, Any]] = {
 def test_values_and_channels_of_the_sdks_examples_reach_the_script_as_sagemaker_passes_them(
     tmp_path: Path, shards: Path, name: str, written: str
 ) -> None:
-    given = SEEDS[name]
+    hyperparameters = SEEDS[name]
     channels = {"train": shards, "validation": shards, "train_lst": shards / "a", "vadidation_lst": shards / "b"}
     program = str(ToolkitRun.program("lists_channels.py"))
     if written == "file":
         document = {
             "script": program,
-            "hyperparameter": given,
+            "hyperparameter": hyperparameters,
             "channel": {key: str(path) for key, path in channels.items()},
         }
         (tmp_path / "job.json").write_text(json.dumps(document))
         run = ToolkitRun(tmp_path, str(tmp_path / "job.json"))
     else:
         # As a person copies them: image_shape='3,224,224' loses its quotes to the shell, True has Python's spelling.
-        words = [f"--hyperparameter={key}={value}" for key, value in given.items()]
+        words = [f"--hyperparameter={key}={value}" for key, value in hyperparameters.items()]
         words += [f"--channel={key}={path}" for key, path in channels.items()]
         run = ToolkitRun(tmp_path, program, *words)
     with run as job:
         assert job.end() == 0, job.console
 
     # sagemaker-training 5.1.4: sorted, each value one token, True as "True".
-    argv = [word for key in sorted(given) for word in (f"--{key}", str(given[key]))]
+    argv = [word for key in sorted(hyperparameters) for word in (f"--{key}", str(hyperparameters[key]))]
     assert json.loads(job.archive("output.tar.gz")["seen-algo-1.json"]) == {
         "argv": argv,
         "group": "homogeneousCluster",
@@ -472,11 +472,11 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
     with ToolkitRun(tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt")) as job:
         assert job.end() == 1
 
-    assert job.told["failure_reason"].startswith("AlgorithmError: InstallRequirementsError:")
+    assert job.report["failure_reason"].startswith("AlgorithmError: InstallRequirementsError:")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--hosts", "2", "--kill", "algo-9@1s"), "--kill: expected HOST@TIME"),
         (("--channel", "train=/nowhere"), "expected a file or folder for channel train"),
@@ -489,7 +489,9 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
         (("--distribution", "mpi", "--hyperparameter", 'mp_parameters={"partitions": "x"}'), "partitions"),
     ],
 )
-def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_job_that_cannot_start_ends_with_78_and_says_why(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job/.toolkit-job").touch()
     (tmp_path / "job/model.tar.gz").write_text("an earlier job's")
@@ -497,25 +499,25 @@ def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words
         assert job.end() == 78
 
     assert (tmp_path / "job/model.tar.gz").read_text() == "an earlier job's"
-    assert said in job.console
+    assert message in job.console
     assert "Traceback" not in job.console
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (125, "docker: Error response from daemon: pull access denied for mine"),
         (127, 'docker: Error response from daemon: exec: "train": executable file not found in $PATH'),
     ],
 )
 def test_a_container_that_the_engine_does_not_start_is_told_in_its_words_and_ends_with_78(
-    tmp_path: Path, code: int, said: str
+    tmp_path: Path, code: int, message: str
 ) -> None:
     """The engine is a fake that refuses, with the messages of docker 29."""
     engine = tmp_path / "bin/docker"
     engine.parent.mkdir()
     engine.write_text(
-        f"#!/bin/sh\n[ \"$1\" = run ] || exit 0\necho '{said}' >&2\n"
+        f"#!/bin/sh\n[ \"$1\" = run ] || exit 0\necho '{message}' >&2\n"
         f"printf \"\\nRun 'docker run --help' for more information\\n\" >&2\nexit {code}\n"
     )
     engine.chmod(0o755)
@@ -524,5 +526,5 @@ def test_a_container_that_the_engine_does_not_start_is_told_in_its_words_and_end
     with ToolkitRun(tmp_path, "counts_to.py", *words, PATH=f"{tmp_path}/bin:{os.environ['PATH']}") as job:
         assert job.end() == 78, job.console
 
-    assert f"the container was not started: {said}" in job.console
-    assert job.told["failure_reason"] == f"ClientError: the container was not started: {said}"
+    assert f"the container was not started: {message}" in job.console
+    assert job.report["failure_reason"] == f"ClientError: the container was not started: {message}"

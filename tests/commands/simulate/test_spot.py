@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.simulate.toolkit_run import ToolkitRun
+from tests.commands.simulate.toolkit_run import ToolkitRun, tracker_run
 from toolkit.cli.main import main
 from toolkit.commands import jobs
 from toolkit.commands.simulate import facts, follow
@@ -32,20 +32,20 @@ def test_an_interrupted_job_starts_again_from_its_checkpoints(
     with ToolkitRun(tmp_path, "waits_once.py", "--hosts", "2", "--name", "spot", *COUNTED, *words) as job:
         assert job.end() == 0, job.console
 
-    told = job.told
-    first, second = told["interruptions"]
-    assert (told["status"], told["secondary_status"], job.codes) == (
+    message = job.report
+    first, second = message["interruptions"]
+    assert (message["status"], message["secondary_status"], job.codes) == (
         "Completed",
         "Completed",
         {"algo-1": 0, "algo-2": 0},
     )
     assert (first["checkpoint_time"], first["folder"], second["folder"]) == ("", "interrupted/1", "interrupted/2")
-    assert second["time"] < second["end_time"] < second["resumed_time"] < told["end_time"]
+    assert second["time"] < second["end_time"] < second["resumed_time"] < message["end_time"]
     assert second["checkpoint_time"]
     assert {host["exit_code"] for host in second["hosts"].values()} == {143}
-    assert 1 < told["waited_seconds"] < told["training_seconds"]
-    paid_s = (told["training_seconds"] - told["waited_seconds"]) * 2
-    assert told["billable_seconds"] == pytest.approx(paid_s, abs=0.01)
+    assert 1 < message["waited_seconds"] < message["training_seconds"]
+    paid_s = (message["training_seconds"] - message["waited_seconds"]) * 2
+    assert message["billable_seconds"] == pytest.approx(paid_s, abs=0.01)
 
     # All else is as on a new machine; what an earlier start left is beside it.
     assert sorted(job.archive("output.tar.gz")) == ["start-2"]
@@ -55,25 +55,29 @@ def test_an_interrupted_job_starts_again_from_its_checkpoints(
     assert "counted=2\n" in (job.folder / "logs/algo-2.log").read_text()
     assert json.loads((earlier / "job.json").read_text())["secondary_status"] == "Interrupted"
     assert not (earlier / "hosts/algo-1/opt/ml/checkpoints").exists()
+    assert tracker_run(earlier) == tracker_run(job.folder) == tracker_run(job.folder, "algo-2")
     assert [row["value"] for row in jobs.metrics(job.folder)] == [1, 1, 2, 2]
-    assert [each.status for each in jobs.read(job.folder).earlier] == ["stopped", "stopped"]
+    assert [attempt.status for attempt in jobs.read(job.folder).earlier] == ["stopped", "stopped"]
 
-    said = lines(job.console, "interrupted after")
-    assert said[0].startswith("interrupted after") and ", no checkpoint seen; started again after " in said[0]
-    assert ", its last checkpoint " in said[1]
+    interrupted = lines(job.console, "interrupted after")
+    assert (
+        interrupted[0].startswith("interrupted after")
+        and ", no checkpoint seen; started again after " in interrupted[0]
+    )
+    assert ", its last checkpoint " in interrupted[1]
     for start in ("Training seconds: ", "Billable seconds: ", "Managed Spot Training savings: "):
         assert len(lines(job.console, start)) == 1
     described = facts.read_facts(job.folder, 0.0)
     assert lines(facts.text(described), "Managed Spot") == lines(job.console, "Managed Spot")
     document = facts.document(described)
     assert document["EnableManagedSpotTraining"] is True
-    assert document["TrainingTimeInSeconds"] == told["training_seconds"]
-    assert document["BillableTimeInSeconds"] == pytest.approx(told["billable_seconds"] / 2, abs=0.001)
-    with pytest.raises(SystemExit) as ended:
+    assert document["TrainingTimeInSeconds"] == message["training_seconds"]
+    assert document["BillableTimeInSeconds"] == pytest.approx(message["billable_seconds"] / 2, abs=0.001)
+    with pytest.raises(SystemExit) as caught:
         monkeypatch.setattr(sys, "argv", ["toolkit", "report", str(job.folder), "-o", "-"])
         main()
     page = capsys.readouterr().out
-    assert ended.value.code == 0
+    assert caught.value.code == 0
     assert "with 2 spot interruptions." in page
     assert "interrupted/2" in page and "Managed spot training: Training seconds: " in page
 
@@ -86,7 +90,7 @@ def test_however_the_script_ends_at_an_interruption_the_job_starts_again(
     with ToolkitRun(tmp_path, "waits_once.py", *words) as job:
         assert job.end() == 0, job.console
 
-    (interruption,) = job.told["interruptions"]
+    (interruption,) = job.report["interruptions"]
     assert interruption["hosts"]["algo-1"]["exit_code"] == reported
     assert sorted(job.archive("output.tar.gz")) == ["start-2"]
 
@@ -99,8 +103,8 @@ def test_without_checkpoints_the_job_starts_from_scratch_and_says_so(tmp_path: P
 
     assert "nothing outlives an interruption" in job.console
     assert "begin=0\n" in job.console
-    assert len(job.told["interruptions"]) == 1
-    (note,) = job.told["notes"]
+    assert len(job.report["interruptions"]) == 1
+    (note,) = job.report["notes"]
     assert note.startswith("not interrupted at 3600 s: the job ended after ")
 
 
@@ -114,9 +118,9 @@ def test_a_job_that_waits_for_new_hosts_can_be_stopped(tmp_path: Path, number: s
 
     assert (waiting.status, waiting.secondary_status, waiting.billable_s < 600) == ("InProgress", "Interrupted", True)
     assert "InProgress (interrupted)" in facts.table((waiting,), relative_to=tmp_path)
-    told = job.told
-    assert (told["status"], told["secondary_status"], len(told["interruptions"])) == ("Stopped", "Stopped", 1)
-    assert told["interruptions"][0]["resumed_time"] == ""
+    message = job.report
+    assert (message["status"], message["secondary_status"], len(message["interruptions"])) == ("Stopped", "Stopped", 1)
+    assert message["interruptions"][0]["resumed_time"] == ""
     assert "; not started again" in job.console
     assert (job.folder / "logs/algo-1.log").exists()
 
@@ -125,10 +129,10 @@ def test_the_time_for_training_and_waiting_together_is_a_limit(tmp_path: Path) -
     with ToolkitRun(tmp_path, "counts_to.py", "--interrupt", "0s+1h", "--max-wait", "6s") as job:
         assert job.end() == 143
 
-    told = job.told
-    assert (told["status"], told["secondary_status"]) == ("Stopped", "MaxWaitTimeExceeded")
-    assert 6 <= told["training_seconds"] < 60
-    assert told["billable_seconds"] < told["training_seconds"]
+    facts = job.report
+    assert (facts["status"], facts["secondary_status"]) == ("Stopped", "MaxWaitTimeExceeded")
+    assert 6 <= facts["training_seconds"] < 60
+    assert facts["billable_seconds"] < facts["training_seconds"]
 
 
 def test_a_job_whose_next_start_cannot_be_prepared_has_failed(tmp_path: Path) -> None:
@@ -140,10 +144,10 @@ def test_a_job_whose_next_start_cannot_be_prepared_has_failed(tmp_path: Path) ->
         data.unlink()
         assert job.end() == 78
 
-    told = job.told
-    assert (told["status"], told["exit_code"]) == ("Failed", 78)
-    assert told["failure_reason"].startswith("InternalServerError: the job could not be started again: ")
-    assert str(data) in told["failure_reason"]
+    facts = job.report
+    assert (facts["status"], facts["exit_code"]) == ("Failed", 78)
+    assert facts["failure_reason"].startswith("InternalServerError: the job could not be started again: ")
+    assert str(data) in facts["failure_reason"]
 
 
 def test_attach_shows_each_line_once_though_logs_move(tmp_path: Path) -> None:
@@ -153,11 +157,11 @@ def test_attach_shows_each_line_once_though_logs_move(tmp_path: Path) -> None:
     log.write_text("one\n")
     lock = os.open(folder / ".toolkit-job", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    seen: list[bytes] = []
+    blocks: list[bytes] = []
     read = threading.Event()
 
     def put(block: bytes) -> None:
-        seen.append(block)
+        blocks.append(block)
         read.set()
 
     follower = threading.Thread(target=follow.follow, args=(folder, put))
@@ -172,7 +176,7 @@ def test_attach_shows_each_line_once_though_logs_move(tmp_path: Path) -> None:
     os.close(lock)
     follower.join(60)
 
-    assert b"".join(seen).decode() == "one\ntwo\nthree\n"
+    assert b"".join(blocks).decode() == "one\ntwo\nthree\n"
 
 
 def spot_report(**more: Any) -> JobReport:

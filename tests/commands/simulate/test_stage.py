@@ -32,13 +32,13 @@ def asked_in(tmp_path: Path, hosts: int = 2, **more: Any) -> JobFile:
     return job_file(**{"source": source, "hosts": names, "job_dir": tmp_path / "job", **more})
 
 
-def staged(asked: JobFile, **own: str) -> tuple[stage.StagedHost, ...]:
-    lock = stage.claim(asked.run.job_dir)
-    before = EarlierResults(asked.run.job_dir)
-    before.put_aside(Log())
-    before.remove()
+def staged(job_file: JobFile, **variables: str) -> tuple[stage.StagedHost, ...]:
+    lock = stage.claim(job_file.run.job_dir)
+    earlier_results = EarlierResults(job_file.run.job_dir)
+    earlier_results.put_aside(Log())
+    earlier_results.remove()
     os.close(lock)
-    return stage.stage(asked, {"PATH": os.environ["PATH"], **own}, Log())
+    return stage.stage(job_file, {"PATH": os.environ["PATH"], **variables}, Log())
 
 
 def members(archive: Path) -> list[str]:
@@ -71,7 +71,7 @@ def test_each_host_finds_its_own_documents(tmp_path: Path) -> None:
 
 
 def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, checkpoints=tmp_path / "src/kept")
+    job_file = asked_in(tmp_path, checkpoints=tmp_path / "src/kept")
     for name in (
         "lib/model.py",
         ".git/HEAD",
@@ -82,20 +82,20 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
         "jobs/old/x",
         f"jobs/old/{RUN_MARK}",
     ):
-        (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
-        (asked.source / name).write_text("")
+        (job_file.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (job_file.source / name).write_text("")
 
-    host, _ = staged(asked)
+    host, _ = staged(job_file)
 
     assert members(host.setup.submitted) == ["lib/model.py", "train.py"]
 
 
 def test_a_backslash_in_a_name_of_the_source_stays_a_letter(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path)
-    (asked.source / "a\\b.py").write_text("b")
-    (asked.source / "link").symlink_to("a\\b.py")
+    job_file = asked_in(tmp_path)
+    (job_file.source / "a\\b.py").write_text("b")
+    (job_file.source / "link").symlink_to("a\\b.py")
 
-    host, _ = staged(asked)
+    host, _ = staged(job_file)
     unpack(host.setup.submitted, tmp_path / "code")
 
     assert (tmp_path / "code" / "a\\b.py").read_text() == (tmp_path / "code" / "link").read_text() == "b"
@@ -104,8 +104,8 @@ def test_a_backslash_in_a_name_of_the_source_stays_a_letter(tmp_path: Path) -> N
 def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_file_is_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = asked_in(tmp_path)
-    folder = asked.source
+    job_file = asked_in(tmp_path)
+    folder = job_file.source
     (tmp_path / "shared.py").write_text("shared")
     (tmp_path / "utils/deep").mkdir(parents=True)
     (tmp_path / "utils/deep/a.py").write_text("utils")
@@ -128,7 +128,7 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe")
 
-    host, _ = staged(asked)
+    host, _ = staged(job_file)
     (tmp_path / "there").mkdir()
     unpack(host.setup.submitted, tmp_path / "there/code")
 
@@ -148,28 +148,35 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
     ]
     assert members(host.setup.submitted) == sorted(
         (
-            *("lib/main.py", "absolute.py", "library", "shared.py", "site.py", "lib/model.py", "train.py"),
-            *("runs/empty", "utils/deep/a.py"),
+            "lib/main.py",
+            "absolute.py",
+            "library",
+            "shared.py",
+            "site.py",
+            "lib/model.py",
+            "train.py",
+            "runs/empty",
+            "utils/deep/a.py",
         )
     )
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     for words in (
         "lock is a link to nothing (nobody@nowhere:1); ",
         "pipe is a FIFO",
         "above is a link to the folder /",
     ):
-        assert words in said
-    assert "--channel NAME=" in said
+        assert words in message
+    assert "--channel NAME=" in message
 
 
 def test_what_the_ignore_file_names_is_not_submitted_but_the_script_is(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path)
+    job_file = asked_in(tmp_path)
     for name in ("data/a.bin", "deep/data/b.bin", "model.pt", "best.pt", "node_modules/x.js", "lib/a.py"):
-        (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
-        (asked.source / name).write_text("")
-    (asked.source / ".toolkitignore").write_text("# large\n/data/\n*.pt\n!best.pt\n*.py\n")
+        (job_file.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (job_file.source / name).write_text("")
+    (job_file.source / ".toolkitignore").write_text("# large\n/data/\n*.pt\n!best.pt\n*.py\n")
 
-    host, _ = staged(asked)
+    host, _ = staged(job_file)
 
     assert members(host.setup.submitted) == [".toolkitignore", "best.pt", "deep/data/b.bin", "train.py"]
 
@@ -178,31 +185,31 @@ def test_a_source_that_takes_long_is_described_with_its_largest_entries_and_what
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "SLOW_S", 0.0)
-    asked = asked_in(tmp_path)
-    (asked.source / "data").mkdir()
-    (asked.source / "data/weights.bin").write_bytes(bytes(3_000_000))
+    job_file = asked_in(tmp_path)
+    (job_file.source / "data").mkdir()
+    (job_file.source / "data/weights.bin").write_bytes(bytes(3_000_000))
 
-    staged(asked)
+    staged(job_file)
 
-    said = capfd.readouterr().err
-    assert said.count("packing the source") == 1
+    message = capfd.readouterr().err
+    assert message.count("packing the source") == 1
     for words in ("data/ 3 MB", ".toolkitignore", "--channel NAME=PATH", "--source"):
-        assert words in said
+        assert words in message
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_submitted(capfd: pytest.CaptureFixture[str]) -> None:
     with nobodys_folder() as folder:
-        asked = asked_in(
+        job_file = asked_in(
             folder, channels=(Channel(name="train", folder=data_of(folder, "a.txt", "b.txt", "shut/c.txt")),)
         )
         for name in ("lost+found", "deep/shut"):
-            (asked.source / name).mkdir(parents=True)
-            (asked.source / name).chmod(0)
-        (asked.source / "secret.txt").touch(mode=0)
+            (job_file.source / name).mkdir(parents=True)
+            (job_file.source / name).chmod(0)
+        (job_file.source / "secret.txt").touch(mode=0)
         for name in ("b.txt", "shut"):
             (folder / "data" / name).chmod(0)
 
-        host, _ = staged(asked)
+        host, _ = staged(job_file)
 
         assert members(host.setup.submitted) == ["train.py"]
         assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["a.txt"]
@@ -227,12 +234,12 @@ def test_a_loop_of_links_in_a_channel_is_named_and_every_folder_is_there_once(
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
 
-    there = host.setup.base / "input/data/train"
-    files = sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file())
+    channel = host.setup.base / "input/data/train"
+    files = sorted(path.relative_to(channel).as_posix() for path in channel.rglob("*") if path.is_file())
     assert files == ["a.txt", "again/b.txt", "deep/b.txt"]
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     for name in ("up", "deep/up", "deep/top", "again/up"):
-        assert f"{name} is a link to a folder above it" in said
+        assert f"{name} is a link to a folder above it" in message
 
 
 def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_out(
@@ -240,15 +247,15 @@ def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_ou
 ) -> None:
     monkeypatch.setattr(source, "LARGE_BYTES", 1000)
     monkeypatch.setattr(source, "LINKED_BYTES", 1000)
-    asked = asked_in(tmp_path)
-    (asked.source / "weights.bin").write_bytes(bytes(1100))
-    (asked.source / "data").symlink_to(data_of(tmp_path, "a", *map("b/{}".format, range(80))))
+    job_file = asked_in(tmp_path)
+    (job_file.source / "weights.bin").write_bytes(bytes(1100))
+    (job_file.source / "data").symlink_to(data_of(tmp_path, "a", *map("b/{}".format, range(80))))
 
-    staged(asked)
+    staged(job_file)
 
-    said = capfd.readouterr().err
-    assert "packing the source" in said and "2 files, 0 MB" in said
-    assert f"data is a link to the folder {tmp_path}/data, which is large: give it as a channel" in said
+    message = capfd.readouterr().err
+    assert "packing the source" in message and "2 files, 0 MB" in message
+    assert f"data is a link to the folder {tmp_path}/data, which is large: give it as a channel" in message
 
 
 def test_what_vanishes_while_it_is_submitted_is_named_and_costs_no_other(
@@ -256,27 +263,27 @@ def test_what_vanishes_while_it_is_submitted_is_named_and_costs_no_other(
 ) -> None:
     monkeypatch.setattr(source, "LARGE_BYTES", 1000)
     data = data_of(tmp_path, "a.txt", "b.txt")
-    asked = asked_in(tmp_path, hosts=1, channels=(Channel(name="train", folder=data),))
+    job_file = asked_in(tmp_path, hosts=1, channels=(Channel(name="train", folder=data),))
     for name in ("gone", "stays"):
-        (asked.source / name).write_bytes(bytes(1100))
-    said: list[str] = []
+        (job_file.source / name).write_bytes(bytes(1100))
+    lines: list[str] = []
 
     def hear(line: bytes) -> None:
-        said.append(line.decode())
-        if "packing the source" in said[-1]:  # All has been looked at, and nothing is packed.
-            (asked.source / "gone").unlink()
+        lines.append(line.decode())
+        if "packing the source" in lines[-1]:  # All has been looked at, and nothing is packed.
+            (job_file.source / "gone").unlink()
 
     log = Log()
     log.say_through(hear)
-    asked.run.job_dir.mkdir()
-    content = stage.submit(asked, log)
+    job_file.run.job_dir.mkdir()
+    content = stage.submit(job_file, log)
     (data / "a.txt").unlink()
-    (host,) = stage.stage_hosts(asked, {"PATH": os.environ["PATH"]}, content, log)
+    (host,) = stage.stage_hosts(job_file, {"PATH": os.environ["PATH"]}, content, log)
 
     assert members(tmp_path / "job/source/sourcedir.tar.gz") == ["stays", "train.py"]
     assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["b.txt"]
-    text = "".join(said)
-    assert f"left out of the source {asked.source}: gone is a file that is gone by now" in text
+    text = "".join(lines)
+    assert f"left out of the source {job_file.source}: gone is a file that is gone by now" in text
     assert f"left out of channel train of algo-1 {data}: a.txt is a file that is gone by now" in text
 
 
@@ -311,11 +318,11 @@ def test_nobody_else_reaches_what_was_submitted(tmp_path: Path, backend: Any) ->
 
 
 def test_patterns_that_are_no_file_are_refused(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path)
-    os.mkfifo(asked.source / ".toolkitignore")
+    job_file = asked_in(tmp_path)
+    os.mkfifo(job_file.source / ".toolkitignore")
 
     with pytest.raises(UserError, match=r"\.toolkitignore: expected a file of patterns, found a FIFO"):
-        staged(asked)
+        staged(job_file)
 
 
 def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -332,11 +339,11 @@ def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.
 
 
 def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, requirements=tmp_path / "mine.txt")
+    job_file = asked_in(tmp_path, requirements=tmp_path / "mine.txt")
     (tmp_path / "mine.txt").write_text("msgspec\n")
-    (asked.source / "requirements.txt").write_text("another\n")
+    (job_file.source / "requirements.txt").write_text("another\n")
 
-    host, _ = staged(asked)
+    host, _ = staged(job_file)
 
     with tarfile.open(host.setup.submitted) as tar:
         content = tar.extractfile("requirements.txt")
@@ -344,14 +351,14 @@ def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -
     assert members(host.setup.submitted).count("requirements.txt") == 1
 
 
-@pytest.mark.parametrize(("where", "name"), [("src/deep/r.json", "deep/r.json"), ("elsewhere/r.json", "r.json")])
-def test_rules_are_submitted_and_named(tmp_path: Path, where: str, name: str) -> None:
-    (tmp_path / where).parent.mkdir(parents=True)
-    (tmp_path / where).write_text('[{"name": "a", "pattern": "b"}]')
-    asked = asked_in(tmp_path, rules=tmp_path / where)
+@pytest.mark.parametrize(("path", "name"), [("src/deep/r.json", "deep/r.json"), ("elsewhere/r.json", "r.json")])
+def test_rules_are_submitted_and_named(tmp_path: Path, path: str, name: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text('[{"name": "a", "pattern": "b"}]')
+    job_file = asked_in(tmp_path, rules=tmp_path / path)
 
-    check.check(asked)
-    host, _ = staged(asked)
+    check.check(job_file)
+    host, _ = staged(job_file)
 
     assert host.environ["TOOLKIT_RULES"] == name
     assert members(host.setup.submitted) == sorted([name, "train.py"])
@@ -378,10 +385,10 @@ def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
-    there = host.setup.base / "input/data/train"
-    (there / "deep/b.txt").write_text("spoilt")
+    channel = host.setup.base / "input/data/train"
+    (channel / "deep/b.txt").write_text("spoilt")
 
-    assert (there / "a.txt").read_text() == "content of a.txt"
+    assert (channel / "a.txt").read_text() == "content of a.txt"
     assert (folder / "deep/b.txt").read_text() == "content of deep/b.txt"
 
 
@@ -389,13 +396,13 @@ def test_a_fast_file_channel_copies_nothing_and_refuses_new_files(tmp_path: Path
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),)))
-    there = host.setup.base / "input/data/train"
+    channel = host.setup.base / "input/data/train"
 
-    assert (there / "deep/b.txt").read_text() == "content of deep/b.txt"
-    assert (there / "a.txt").is_symlink()
-    assert [path.stat().st_mode & 0o777 for path in (there, there / "deep")] == [0o555, 0o555]
+    assert (channel / "deep/b.txt").read_text() == "content of deep/b.txt"
+    assert (channel / "a.txt").is_symlink()
+    assert [path.stat().st_mode & 0o777 for path in (channel, channel / "deep")] == [0o555, 0o555]
     stage.make_writable(host)
-    assert there.stat().st_mode & 0o777 == 0o755
+    assert channel.stat().st_mode & 0o777 == 0o755
 
 
 def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
@@ -407,15 +414,15 @@ def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
 
 
 def test_a_channel_that_holds_the_jobs_own_folder_is_not_copied_into_itself(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=tmp_path),))
+    job_file = asked_in(tmp_path, channels=(Channel(name="train", folder=tmp_path),))
     (tmp_path / "a.txt").write_text("1")
-    (asked.run.job_dir / "source").mkdir(parents=True)
-    (asked.run.job_dir / "source" / "sourcedir.tar.gz").write_text("2")
+    (job_file.run.job_dir / "source").mkdir(parents=True)
+    (job_file.run.job_dir / "source" / "sourcedir.tar.gz").write_text("2")
     left_out: dict[str, str] = {}
 
-    files = stage.channel_files(asked.channels[0], left_out, asked.run.job_dir)
+    files = stage.channel_files(job_file.channels[0], left_out, job_file.run.job_dir)
 
-    job_dir = asked.run.job_dir.relative_to(tmp_path).as_posix()
+    job_dir = job_file.run.job_dir.relative_to(tmp_path).as_posix()
     assert [name for name, _ in files if name.startswith(job_dir)] == []
     assert "a.txt" in dict(files)
     assert left_out == {job_dir: "this job's own folder"}
@@ -453,20 +460,20 @@ def test_a_channel_leaves_out_the_folders_of_other_jobs_and_says_so_unless_it_is
 @pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])
 def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any) -> None:
     folder = data_of(tmp_path, *"abcde")
-    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode=mode, sharded=True),))
+    job_file = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode=mode, sharded=True),))
 
-    hosts = staged(asked)
+    hosts = staged(job_file)
 
-    files = stage.channel_files(asked.channels[0], {})
+    files = stage.channel_files(job_file.channels[0], {})
     shares = [
-        [name for name, _ in stage.host_share(asked, asked.channels[0], host.setup.host, files)] for host in hosts
+        [name for name, _ in stage.host_share(job_file, job_file.channels[0], host.setup.host, files)] for host in hosts
     ]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":
         assert [[path.name for path in host.feeds[0].files] for host in hosts] == shares
     else:
-        found = [sorted(path.name for path in (host.setup.base / "input/data/train").iterdir()) for host in hosts]
-        assert found == shares
+        file_names = [sorted(path.name for path in (host.setup.base / "input/data/train").iterdir()) for host in hosts]
+        assert file_names == shares
 
 
 def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
@@ -479,16 +486,16 @@ def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
 
 def test_a_job_may_follow_another_in_the_same_folder(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt")
-    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),))
-    staged(asked)
+    job_file = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),))
+    staged(job_file)
     for name in ("model.tar.gz", "job.json", "note of mine"):
-        (asked.run.job_dir / name).write_text("")
+        (job_file.run.job_dir / name).write_text("")
 
-    staged(asked)
+    staged(job_file)
 
     assert (folder / "a.txt").exists()
-    assert not (asked.run.job_dir / "model.tar.gz").exists()
-    assert (asked.run.job_dir / "note of mine").exists()
+    assert not (job_file.run.job_dir / "model.tar.gz").exists()
+    assert (job_file.run.job_dir / "note of mine").exists()
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
@@ -582,28 +589,28 @@ def test_what_has_an_effect_or_was_said_on_purpose_passes(tmp_path: Path, more: 
 
 
 def test_a_notebook_is_no_script(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, script=tmp_path / "src/train.ipynb")
-    asked.script.touch()
+    job_file = asked_in(tmp_path, script=tmp_path / "src/train.ipynb")
+    job_file.script.touch()
 
     with pytest.raises(UserError, match=r"found a notebook\. Make one of it: jupyter nbconvert --to script train"):
-        check.check(asked)
+        check.check(job_file)
 
 
 def test_a_script_whose_name_train_refuses_is_refused_before_the_start(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, script=tmp_path / "src/my script.py")
-    asked.script.touch()
+    job_file = asked_in(tmp_path, script=tmp_path / "src/my script.py")
+    job_file.script.touch()
 
     with pytest.raises(UserError, match=r"my script\.py: expected a path within the code folder, of letters, digits"):
-        check.check(asked)
+        check.check(job_file)
 
 
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path)
-    asked.script.unlink()
+    job_file = asked_in(tmp_path)
+    job_file.script.unlink()
 
-    (asked.source / "trian.py").touch()
+    (job_file.source / "trian.py").touch()
     with pytest.raises(UserError, match=r"train\.py: expected a script, found nothing\. Did you mean trian\.py\?"):
-        check.check(asked)
+        check.check(job_file)
 
 
 def test_a_missing_folder_of_the_source_is_named(tmp_path: Path) -> None:
@@ -614,10 +621,10 @@ def test_a_missing_folder_of_the_source_is_named(tmp_path: Path) -> None:
 
 
 def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path: Path) -> None:
-    asked = asked_in(tmp_path, hosts=1)
-    (asked.source / "requirements.txt").write_text("")
+    job_file = asked_in(tmp_path, hosts=1)
+    (job_file.source / "requirements.txt").write_text("")
 
-    (host,) = staged(asked)
+    (host,) = staged(job_file)
     program = "import sys, msgspec, pip, toolkit; print(sys.prefix)"
     prefix = subprocess.run(
         [host.argv[0], "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
@@ -638,5 +645,5 @@ def test_as_many_ports_as_are_asked_for_are_free_from_the_one_below_on() -> None
     port = stage.free_port(8)
 
     with ExitStack() as taken:
-        for each in range(port - 1, port + 8):
-            taken.enter_context(socket.socket()).bind(("127.0.0.1", each))
+        for number in range(port - 1, port + 8):
+            taken.enter_context(socket.socket()).bind(("127.0.0.1", number))

@@ -112,9 +112,9 @@ def test_a_port_that_is_taken_starts_nothing(tmp_path: Path) -> None:
 
 def test_a_page_is_made_once_for_all_who_ask_within_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "FRESH_S", 1e6)
-    made: list[str] = []
+    calls: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = PageServer(listening, "word", lambda: made.append("page") or "the page")  # type: ignore[func-returns-value]
+        server = PageServer(listening, "word", lambda: calls.append("page") or "the page")  # type: ignore[func-returns-value]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/word/"
@@ -127,7 +127,7 @@ def test_a_page_is_made_once_for_all_who_ask_within_some_seconds(monkeypatch: py
         thread.join()
 
     assert pages == [(200, "the page")] * 5 and last == (200, "the page")
-    assert len(made) == 2
+    assert len(calls) == 2
 
 
 def test_a_job_whose_files_cannot_be_read_is_an_answer_not_an_end(tmp_path: Path) -> None:

@@ -78,14 +78,14 @@ class ToolkitRun:
         return self._process.returncode
 
     @property
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The content of job.json."""
-        found: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
-        return found
+        report: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
+        return report
 
     @property
     def codes(self) -> dict[str, int]:
-        return {host: told["exit_code"] for host, told in self.told["hosts"].items()}
+        return {host: end["exit_code"] for host, end in self.report["hosts"].items()}
 
     def left_running(self, hosts: int) -> set[int]:
         """Return the pids of this job's processes."""
@@ -104,5 +104,12 @@ class ToolkitRun:
     def archive(self, name: str) -> dict[str, bytes]:
         """Return the files in an archive of the job."""
         with tarfile.open(self.folder / name) as tar:
-            found = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
-            return {name: file.read() for name, file in found.items() if file is not None}
+            files = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
+            return {name: file.read() for name, file in files.items() if file is not None}
+
+
+def tracker_run(folder: Path, host: str = "algo-1") -> str:
+    """Return the digest of the ID of the run that *host* of the job in *folder* has in trackers."""
+    manifest = json.loads((folder / "hosts" / host / "opt/ml/output/manifest.json").read_text())
+    digest: str = manifest["environment"]["TOOLKIT_TRACKER_RUN"]
+    return digest

@@ -26,17 +26,27 @@ class HostData(Record, frozen=True, kw_only=True):
     output: Path
     """Its output folder (/opt/ml/output)."""
     status: HostStatus
-    """How it ended."""
+    """The way in which it ended."""
     exit_code: int | None = None
     """The exit code of its `train`."""
     cause: str = ""
-    """What happened on this host, which need not be the cause of the job's failure."""
+    """The event on this host, which need not be the cause of the job's failure."""
     outcome: Outcome | None = None
     """Its outcome.json."""
     failure: str = ""
     """The text of its file `failure`, masked."""
     logs: tuple[Path, ...] = ()
-    """What it printed: one file for the whole host, or one for each rank; empty: none was kept."""
+    """Its output: one file for the whole host, or one for each rank; empty: none was kept."""
+
+    @property
+    def outcome_file(self) -> Path:
+        """The file of its outcome, which `train` writes at its end."""
+        return self.output / "outcome.json"
+
+    @property
+    def manifest(self) -> Path:
+        """The file that says what ran, which need not exist."""
+        return self.output / "manifest.json"
 
     @property
     def metrics(self) -> Path:
@@ -72,7 +82,7 @@ class JobData(Record, frozen=True, kw_only=True):
     folder: Path
     """Its folder."""
     status: JobStatus
-    """How it ended, or that it runs."""
+    """The way in which it ended, or that it runs."""
     hosts: tuple[HostData, ...]
     """Its hosts; after a spot interruption those of the last start."""
     exit_code: int | None = None
@@ -105,6 +115,8 @@ class JobData(Record, frozen=True, kw_only=True):
     """Seconds between the starts."""
     waits_since_s: float | None = None
     """Since when the job waits for its next start."""
+    max_run_s: float | None = None
+    """The seconds of training after which the platform stops it; None: it has no such limit."""
     mask: Callable[[str], str] = mask_text
     """Masks the job's secrets in a text; apply it to all that scripts have printed."""
 
@@ -113,15 +125,26 @@ class JobData(Record, frozen=True, kw_only=True):
         """The restarts of the ranks, with the failure before each."""
         return self.outcome.restarts if self.outcome else ()
 
+    def trained_s(self, now_s: float) -> float | None:
+        """Return the seconds for which its hosts have run at *now_s*, without those between the starts; None: when it
+        began is not known."""
+        if self.start_s is None:
+            return None
+        waits_s = 0.0 if self.waits_since_s is None else max(now_s - self.waits_since_s, 0.0)
+        return max(now_s - self.start_s - self.waited_s - waits_s, 0.0)
+
+    def limit_left_s(self, now_s: float) -> float | None:
+        """Return the seconds until max-run stops it, None if it has no such limit."""
+        trained_s = self.trained_s(now_s)
+        return None if self.max_run_s is None or trained_s is None else max(self.max_run_s - trained_s, 0.0)
+
     def billable(self, now_s: float) -> float | None:
         """Return the seconds that are paid for, all hosts together; *now_s* is the end of a job that still runs."""
         if self.billable_s is not None:
             return self.billable_s
         end_s = now_s if self.status == "running" else self.end_s
-        if self.start_s is None or end_s is None:
-            return None
-        waited_s = self.waited_s + (0.0 if self.waits_since_s is None else max(end_s - self.waits_since_s, 0.0))
-        return max(end_s - self.start_s - waited_s, 0.0) * len(self.hosts)
+        trained_s = None if end_s is None else self.trained_s(end_s)
+        return None if trained_s is None else trained_s * len(self.hosts)
 
     @property
     def was_interrupted(self) -> bool:

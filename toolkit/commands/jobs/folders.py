@@ -114,6 +114,8 @@ def _is_output(folder: Path, unreadable: folders.Unreadable) -> bool:
 
 def _find_several(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
     for path in map(folder.joinpath, sorted(folders.names(folder), key=in_order)):
+        if folders.is_file(path / REPORT, folders.as_absent):
+            continue  # A job of its own, rather than a host.
         if folders.is_dir(path, unreadable) and (output := output_in(path, unreadable)) is not None:
             yield Place(output=output, name=path.name)
 

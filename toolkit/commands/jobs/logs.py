@@ -38,6 +38,11 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
     return tuple(_clean(line, left) for line, left in zip(plain, more, strict=True))
 
 
+def clean_line(text: str) -> str:
+    """Return one line, which is masked, without escape sequences and control characters, and cut."""
+    return _clean(_ESCAPES.sub("", text), 0)
+
+
 def _read_end(path: Path, lines: int) -> tuple[str, bool]:
     """Return the end of the file, with *lines* lines where MOST_BYTES have them, and whether it is all of it."""
     reach = TAIL_BYTES

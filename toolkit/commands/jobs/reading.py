@@ -10,6 +10,7 @@ import msgspec
 from toolkit import files, folders
 from toolkit.commands.jobs import secrets
 from toolkit.commands.jobs.data import HostData, HostStatus, JobData, JobStatus
+from toolkit.commands.jobs.ending import has_unreadable_outcome
 from toolkit.commands.jobs.folders import Place, in_order, interrupted, is_locked, places
 from toolkit.commands.jobs.times import last_written_s, span
 from toolkit.errors import ContractError
@@ -23,6 +24,8 @@ from toolkit.records import decode
 from toolkit.series import debugger_names
 
 MOST_NOTES = 8  # Of one folder.
+# Of names that are files of records: a folder of such a name stands in the place of one.
+RECORD_SUFFIXES = (".json", ".jsonl", ".gz", ".samples", ".steps", ".log")
 QUIET_S = 90.0  # A job without an outcome that has not written for so long no longer runs.
 STATUSES: dict[str, JobStatus] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
@@ -82,6 +85,7 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
         checkpoint_s=seconds_of(report.checkpoint_time) if report else None,
         waited_s=report.waited_seconds if report else 0.0,
         waits_since_s=waits_since_s(report) if report else None,
+        max_run_s=report.max_run_seconds if report else None,
         mask=log.mask,
     )
 
@@ -118,6 +122,7 @@ def _read_host(
     ranks = sorted(logs, key=lambda path: in_order(path.stem))
     unreadable = _note_errors(notes)
     _name_unreadable(output, notes)
+    _try_open(host_log, unreadable)
     status: HostStatus = "unfinished"
     if host_report is not None and host_report.status == "vanished":
         status = "vanished"
@@ -183,8 +188,11 @@ def _name_unreadable(output: Path, notes: list[str]) -> None:
 def _try_open(path: Path, unreadable: folders.Unreadable) -> None:
     try:
         files.opened(path).close()
-    except (FileNotFoundError, IsADirectoryError):
-        pass  # Gone meanwhile, or a folder.
+    except FileNotFoundError:
+        pass  # Gone meanwhile.
+    except IsADirectoryError as error:
+        if path.suffix in RECORD_SUFFIXES:
+            unreadable(error)
     except OSError as error:
         unreadable(error)
 
@@ -231,7 +239,7 @@ def _names(hosts: Sequence[HostData]) -> set[str]:
 def _is_running(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
     if report is not None:
         return report.status == "InProgress" and is_locked(job_dir)
-    if now_s is None or any(host.status != "unfinished" for host in hosts):
+    if now_s is None or any(host.status != "unfinished" or has_unreadable_outcome(host) for host in hosts):
         return False
     return max((last_written_s(host.output) for host in hosts), default=0.0) > now_s - QUIET_S
 

@@ -26,7 +26,7 @@ class Axis(Record, frozen=True, kw_only=True):
     unit: str = ""
     """Empty if the quantity has none (a loss, a count)."""
     kind: AxisKind = "value"
-    """How its values are written: as times, durations, steps, epochs or numbers."""
+    """The form in which its values are written: as times, durations, steps, epochs or numbers."""
     low: float | None = None
     """The fixed lower end; None: the least value."""
     high: float | None = None
@@ -39,7 +39,7 @@ class Line(Record, frozen=True, kw_only=True):
     name: str
     """Its name in the legend."""
     x: tuple[float, ...]
-    """Where each value begins, ascending."""
+    """The begin of each value, ascending."""
     mean: tuple[float, ...]
     """`mean[i]` is the mean of what was measured from `x[i]` on until `x[i + 1]`."""
     low: tuple[float, ...] = ()
@@ -78,10 +78,11 @@ class Chart(Record, frozen=True, kw_only=True, tag=True):
     """Moments and spans that are marked on the x axis."""
     cursor: str = ""
     """Charts with the same value share cursor and zoom."""
-    style: Literal["lines", "bars", "points"] = "lines"
-    """How a line is drawn; "bars": as one bar for each x."""
+    style: Literal["lines", "stepped", "bars", "points"] = "lines"
+    """The form of a line; "bars": as one bar for each x; "stepped": each value holds until the next x, and counts once
+    in a mean, however long it held."""
     formula: str = ""
-    """How the values were made."""
+    """The way in which the values were made."""
     folded: bool = False
     """True: one of many charts that matter less, shown if the reader asks for it."""
 
@@ -100,7 +101,7 @@ class HeatMap(Record, frozen=True, kw_only=True, tag=True):
     rows: tuple[str, ...]
     """The names of the rows."""
     columns: tuple[float, ...]
-    """Where each column begins, ascending."""
+    """The begin of each column, ascending."""
     values: tuple[tuple[float | None, ...], ...]
     """`values[row][column]`: of `rows[row]`, from `columns[column]` until the next; None: nothing measured."""
     top: float
@@ -110,7 +111,7 @@ class HeatMap(Record, frozen=True, kw_only=True, tag=True):
     cursor: str = ""
     """Charts and heat maps with the same value share cursor and zoom."""
     formula: str = ""
-    """How the values were made."""
+    """The way in which the values were made."""
 
 
 class Column(Record, frozen=True, kw_only=True):
@@ -222,13 +223,13 @@ class Boxes(Record, frozen=True, kw_only=True, tag=True):
     boxes: tuple[Box, ...]
     """The boxes of all rows."""
     kinds: tuple[str, ...] = ()
-    """What the colours mean, seven at most."""
+    """The meanings of the colours, seven at most."""
     key: str = ""
-    """What the marks mean, for a terminal."""
+    """The meanings of the marks, for a terminal."""
     note: str = ""
     """A sentence below the drawing."""
     formula: str = ""
-    """How the ends were made."""
+    """The way in which the ends were made."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -264,6 +265,13 @@ class Section(Record, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
 
 
+class Phrase(Record, frozen=True, kw_only=True):
+    """A part of the headline. `link`: the anchor of the block or section that shows it, or empty."""
+
+    text: str
+    link: str = ""
+
+
 class Page(Record, frozen=True, kw_only=True):
     """A whole report."""
 
@@ -272,15 +280,17 @@ class Page(Record, frozen=True, kw_only=True):
     status: str
     """The first word: "failed", "cheaper"."""
     tone: Tone
-    """How the status is coloured."""
+    """The colour of the status."""
     summary: str
-    """What happened, in a sentence."""
+    """The headline: what happened, in one or two sentences."""
     sections: tuple[Section, ...]
     """The sections, in their order."""
     made_by: str
     """The toolkit and its version."""
     made_at_s: float
     """When the page was made, in seconds since the epoch."""
+    headline: tuple[Phrase, ...] = ()
+    """`summary` in phrases, which joined are its text; empty: it leads nowhere."""
     live: bool = False
     """True: the job still runs, and the browser asks for the page again."""
     refresh_s: float = 2.0

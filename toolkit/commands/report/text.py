@@ -135,9 +135,10 @@ class TextWriter:
 
     def _shares(self, shares: Shares) -> list[str]:
         name = max((len(part.name) for part in shares.parts), default=0)
+        digits = max(0, 3 - math.floor(math.log10(abs(shares.total)))) if shares.total else 0
         lines = []
         for part in (*shares.parts, None):
-            value = shares.total if part is None else part.value
+            value = round(shares.total if part is None else part.value, digits)
             share = value / shares.total if shares.total else 0.0
             bar = "" if part is None else "#" * round(share * 20)
             label = "total" if part is None else part.name
@@ -204,7 +205,7 @@ class TextWriter:
                 index = number * room // len(heat.columns)
                 if value is not None:
                     cells[index] = value if cells[index] != cells[index] else max(cells[index], value)
-            shades = "".join(_choose_mark(value, 0.0, heat.top, self._shades) for value in cells)
+            shades = "".join(_choose_mark(value, heat.value.low or 0.0, heat.top, self._shades) for value in cells)
             lines.append(f"  {_shorten(heat.rows[row], self._label - 1):<{self._label}}{shades}")
         if len(heat.rows) > MOST_ROWS:
             lines.append(f"  ({MOST_ROWS} of {len(heat.rows)} rows: those with the greatest sums)")

@@ -28,19 +28,19 @@ END = START + SECONDS
 TIMES = tuple(START + second for second in range(SECONDS))
 
 
-def wave(at: float, period: float, low: float, high: float) -> float:
-    return low + (high - low) * (0.5 + 0.5 * math.sin(at / period))
+def wave(second: float, period: float, low: float, high: float) -> float:
+    return low + (high - low) * (0.5 + 0.5 * math.sin(second / period))
 
 
 def gpu(number: int, *, starved: bool = False) -> Line:
-    mean = tuple(round(wave(at + 7 * number, 23, 52, 91) if at < 540 else 0.0, 2) for at in range(SECONDS))
+    mean = tuple(round(wave(index + 7 * number, 23, 52, 91) if index < 540 else 0.0, 2) for index in range(SECONDS))
     if starved:
         mean = tuple(round(value * 0.35, 2) for value in mean)
-    low = tuple(round(max(0.0, value - 9 - 40 * (at % 97 == 0)), 2) for at, value in enumerate(mean))
+    low = tuple(round(max(0.0, value - 9 - 40 * (index % 97 == 0)), 2) for index, value in enumerate(mean))
     high = tuple(round(min(100.0, value + 8), 2) for value in mean)
     gap = range(200, 215)  # The driver did not answer.
     mean, low, high = (
-        tuple(math.nan if at in gap else value for at, value in enumerate(each)) for each in (mean, low, high)
+        tuple(math.nan if index in gap else value for index, value in enumerate(values)) for values in (mean, low, high)
     )
     return Line(
         name=f"GPU {number}", x=TIMES, mean=mean, low=low, high=high, source=f"samples: gpu/{number}/used_percent"
@@ -75,7 +75,7 @@ def outcome() -> Section:
 
 
 def minutes() -> Section:
-    memory = tuple(round(GIB * (9 + at / 120), 0) for at in range(SECONDS))
+    memory = tuple(round(GIB * (9 + index / 120), 0) for index in range(SECONDS))
     limit = (15 * GIB,) * SECONDS
     blocks: tuple[Block, ...] = (
         Chart(
@@ -111,9 +111,9 @@ def minutes() -> Section:
             values=tuple(
                 tuple(
                     None
-                    if 200 <= at < 215 and row > 15
-                    else round(100.0 if row == 3 else wave(at + 31 * row, 40 + row, 2, 70), 1)
-                    for at in range(0, SECONDS, 5)
+                    if 200 <= index < 215 and row > 15
+                    else round(100.0 if row == 3 else wave(index + 31 * row, 40 + row, 2, 70), 1)
+                    for index in range(0, SECONDS, 5)
                 )
                 for row in range(18)
             ),

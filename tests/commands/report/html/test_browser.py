@@ -16,9 +16,9 @@ import pytest
 from tests.browser import PHONE, WIDE, Browser, needs_browser
 from tests.commands.report.html import sample
 from tests.commands.report.html.sample import START, failed
-from toolkit.commands.report.html import figures
+from toolkit.commands.report.html import quantities
 from toolkit.commands.report.html.page import render
-from toolkit.commands.report.model import Axis, Chart, HeatMap, Line, Page, Section
+from toolkit.commands.report.model import Axis, Chart, HeatMap, Line, Page, Part, Phrase, Section, Shares
 
 pytestmark = needs_browser
 PAGE = failed()
@@ -84,26 +84,26 @@ def test_the_first_screen_says_status_cause_rank_and_advice(page: Browser) -> No
 
 
 def test_the_page_asks_for_nothing_and_the_console_is_silent(page: Browser, path: Path) -> None:
-    console, asked = page.logs()
+    console, requests = page.logs()
 
     assert console == []
-    assert [address for address in asked if address != path.as_uri() and not address.startswith("data:")] == []
+    assert [address for address in requests if address != path.as_uri() and not address.startswith("data:")] == []
 
 
-def shown(line: Line, at: int, divisor: float, label: str) -> str:
-    """Return what the legend says of the point *at* of *line*."""
-    mean = line.mean[at] / divisor
+def format_point(line: Line, index: int, divisor: float, label: str) -> str:
+    """Return what the legend says of the point *index* of *line*."""
+    mean = line.mean[index] / divisor
     if math.isnan(mean):
         return "–"
-    ends = [figures.number(each[at] / divisor) for each in (line.low, line.high) if each]
-    band = f" ({ends[0]} to {ends[1]})" if ends and line.low[at] != line.high[at] else ""
-    return f"{figures.number(mean)}{band}\u00a0{label}".rstrip("\u00a0")
+    ends = [quantities.number(bound[index] / divisor) for bound in (line.low, line.high) if bound]
+    band = f" ({ends[0]} to {ends[1]})" if ends and line.low[index] != line.high[index] else ""
+    return f"{quantities.number(mean)}{band}\u00a0{label}".rstrip("\u00a0")
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.id)
 def test_a_chart_says_its_sources_values_at_ten_points(page: Browser, chart: Chart) -> None:
     top = max(abs(value) for line in chart.lines for value in (*line.mean, *line.high) if not math.isnan(value))
-    unit = figures.scale(chart.y.unit, top)
+    unit = quantities.scale(chart.y.unit, top)
     script = """
       const name = (b) => b.querySelector('.name').textContent.replace(/ \\(furthest.*/, '');
       const buttons = [...document.querySelectorAll(`#${given[0]} .legend button`)];
@@ -114,16 +114,16 @@ def test_a_chart_says_its_sources_values_at_ten_points(page: Browser, chart: Cha
     """
 
     for line in (line for line in chart.lines if line.is_shown):
-        points = sorted({round(each * (len(line.x) - 1) / 9) for each in range(10)})
-        legends = page.value(script, chart.id, [line.x[at] for at in points])
-        for at, legend in zip(points, legends, strict=True):
-            assert legend[line.name] == shown(line, at, unit.divisor, unit.label), (line.name, line.x[at])
+        points = sorted({round(tenth * (len(line.x) - 1) / 9) for tenth in range(10)})
+        legends = page.value(script, chart.id, [line.x[index] for index in points])
+        for point, legend in zip(points, legends, strict=True):
+            assert legend[line.name] == format_point(line, point, unit.divisor, unit.label), (line.name, line.x[point])
 
 
 @pytest.mark.parametrize("chart", MAPS, ids=lambda chart: chart.id)
 def test_a_heat_map_says_its_sources_values_at_ten_points(page: Browser, chart: HeatMap) -> None:
-    for at in range(10):
-        row, column = at * 31 % len(chart.rows), at * 53 % len(chart.columns)
+    for index in range(10):
+        row, column = index * 31 % len(chart.rows), index * 53 % len(chart.columns)
         script = """
           toolkitPage.plots.get(given[0]).row = given[1];
           toolkitPage.moveTo(given[0], given[2]);
@@ -133,8 +133,8 @@ def test_a_heat_map_says_its_sources_values_at_ten_points(page: Browser, chart: 
         tip = page.value(script, chart.id, row, chart.columns[column])
 
         value = chart.values[row][column]
-        said = "not measured" if value is None else f"{figures.number(value)}\u00a0%"
-        assert tip.splitlines()[0] == f"{chart.rows[row]}: {said}"
+        value_text = "not measured" if value is None else f"{quantities.number(value)}\u00a0%"
+        assert tip.splitlines()[0] == f"{chart.rows[row]}: {value_text}"
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -151,9 +151,9 @@ def test_the_csv_of_a_chart_has_every_value_exactly(page: Browser, chart: Chart)
             if not values:
                 continue
             column = head.index(f"{line.name}{suffix}{unit}")
-            found = {float(row[0]): row[column] for row in rows}
-            wanted = zip(line.x, values, strict=True)
-            assert [found[x] == "" if math.isnan(value) else float(found[x]) == value for x, value in wanted].count(
+            cells = {float(row[0]): row[column] for row in rows}
+            expected = zip(line.x, values, strict=True)
+            assert [cells[x] == "" if math.isnan(value) else float(cells[x]) == value for x, value in expected].count(
                 False
             ) == 0
 
@@ -330,8 +330,8 @@ def test_print_shows_everything_in_light_colours(page: Browser) -> None:
 
 def short(kind: Literal["time", "elapsed"], start: float, number: int, *, folded: bool = False) -> Chart:
     """Return a chart of one second."""
-    x = tuple(start + 0.1 * at for at in range(11))
-    lines = (Line(name="rank 0", x=x, mean=tuple(float(at % 3) for at in range(11))),)
+    x = tuple(start + 0.1 * index for index in range(11))
+    lines = (Line(name="rank 0", x=x, mean=tuple(float(index % 3) for index in range(11))),)
     axis = Axis(name="time", kind=kind)
     name = f"{kind}-{number}"
     return Chart(id=name, title=name, x=axis, y=Axis(name="y"), lines=lines, cursor="c", folded=folded)
@@ -358,7 +358,7 @@ def test_the_last_label_of_a_second_is_whole(
 
 
 def test_many_charts_are_folded_and_drawn_when_they_are_looked_at(browser: Browser, tmp_path: Path) -> None:
-    blocks = (short("elapsed", 0.0, 0), *(short("elapsed", float(at), at, folded=True) for at in range(1, 60)))
+    blocks = (short("elapsed", 0.0, 0), *(short("elapsed", float(index), index, folded=True) for index in range(1, 60)))
     page = msgspec.structs.replace(PAGE, sections=(Section(id="s", title="s", blocks=blocks),))
     (tmp_path / "p.html").write_text(render(page), encoding="utf-8")
     browser.open(tmp_path / "p.html")
@@ -446,3 +446,55 @@ def test_a_live_page_says_so_when_nobody_answers_any_more(browser: Browser) -> N
     server.close()
 
     browser.until("return document.getElementById('live-text').textContent.startsWith('No answer');", "no answer")
+
+
+def test_a_mean_of_step_times_counts_each_step_once(browser: Browser, tmp_path: Path) -> None:
+    xs, took = (0.0, 1.0, 2.0, 12.0), (1.0, 1.0, 10.0, 1.0)
+    chart = Chart(
+        id="steps",
+        title="Step time",
+        x=Axis(name="time", kind="elapsed"),
+        y=Axis(name="step time", unit="s"),
+        lines=(Line(name="rank 0", x=xs, mean=took),),
+        style="stepped",
+    )
+    section = Section(id="s", title="s", blocks=(chart,))
+    (tmp_path / "p.html").write_text(render(msgspec.structs.replace(PAGE, sections=(section,))), encoding="utf-8")
+    browser.open(tmp_path / "p.html")
+
+    text = browser.value("return document.querySelector('#steps .legend .value').textContent;")
+
+    assert text.replace("\u00a0", " ") == "mean 3.25 s"
+
+
+def test_a_heat_map_has_colours_of_its_own_in_the_dark(page: Browser) -> None:
+    script = "return getComputedStyle(document.querySelector('#cores .scale i')).backgroundImage;"
+    light = page.value(script)
+    with page.as_if(dark=True):
+        page.until(f"{script.replace('return', 'const now =')} return now !== given[0];", "other colours", light)
+
+
+def test_a_table_that_scrolls_says_so_and_another_one_does_not(page: Browser) -> None:
+    said = "return [...document.querySelectorAll('.scrolls')].map((line) => line.closest('.card').id);"
+    wide = """return [...document.querySelectorAll('.card .scroll')].filter(
+      (box) => box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1
+    ).map((box) => box.closest('.card').id);"""
+
+    with page.as_if(width=PHONE):
+        page.until(f"return {said[7:-1]}.length > 0;", "a table says that it scrolls")
+        assert page.value(said) == page.value(wide)
+
+
+def test_the_headline_leads_to_its_chart_and_the_ledgers_bar_is_on_the_first_screen(
+    browser: Browser, tmp_path: Path
+) -> None:
+    headline = (Phrase(text="41 steps/s", link="loss"), Phrase(text="; no finding"))
+    money = Shares(id="ledger", title="Where", unit="s", parts=(Part(name="training", value=1.0),), total=1.0)
+    sections = (*PAGE.sections, Section(id="where", title="Where", blocks=(money,)))
+    whole = msgspec.structs.replace(PAGE, summary="41 steps/s; no finding", headline=headline, sections=sections)
+    (tmp_path / "p.html").write_text(render(whole), encoding="utf-8")
+    browser.open(tmp_path / "p.html")
+
+    assert browser.value("return document.querySelector('.summary').textContent;") == whole.summary
+    assert browser.value("return document.querySelector('.summary a').hash;") == "#loss"
+    assert browser.value("return document.querySelector('.hero-bar').getBoundingClientRect().bottom;") < 900

@@ -65,7 +65,7 @@ def test_the_page_says_outcome_cause_and_advice_first() -> None:
 def test_no_element_loads_anything() -> None:
     page = Reader(render(failed()))
 
-    loading = [each for each in page.elements if {"src", "srcset", "data", "action"} & set(each[1])]
+    loading = [element for element in page.elements if {"src", "srcset", "data", "action"} & set(element[1])]
     links = [attributes["href"] or "" for _, attributes in page.elements if "href" in attributes]
     assert loading == []
     assert [link for link in links if not link.startswith(("#", "data:,"))] == []
@@ -91,11 +91,11 @@ def test_hostile_text_stays_text_wherever_it_stands() -> None:
         made_at_s=0.0,
     )
 
-    found = Reader(render(hostile))
+    reader = Reader(render(hostile))
 
-    assert [tag for tag, _ in found.elements if tag == "img"] == []
-    assert [tag for tag, _ in found.elements].count("script") == 4
-    assert "".join(found.words).count("<b>bold</b>") >= 6
+    assert [tag for tag, _ in reader.elements if tag == "img"] == []
+    assert [tag for tag, _ in reader.elements].count("script") == 4
+    assert "".join(reader.words).count("<b>bold</b>") >= 6
 
 
 def test_ids_are_not_repeated() -> None:
@@ -128,8 +128,8 @@ def test_a_block_without_anything_in_it_is_no_error(block: object) -> None:
 
 def test_a_long_chart_is_rounded_and_the_page_says_so() -> None:
     def chart(points: int) -> Page:
-        x = tuple(float(at) for at in range(points))
-        line = Line(name="l", x=x, mean=tuple(at * 1.000001 for at in x))
+        x = tuple(float(index) for index in range(points))
+        line = Line(name="l", x=x, mean=tuple(value * 1.000001 for value in x))
         return page_of(Chart(id="a", title="t", x=Axis(name="x"), y=Axis(name="y"), lines=(line,)))
 
     assert "it rounds" in render(chart(40_000))

@@ -12,43 +12,50 @@ Key = tuple[str, str]
 NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1 turns it on)."
 
 
-def build_blocks(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
+def build_blocks(first: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
     """Return the table of findings, by rule and subject."""
-    jobs = (native, *others)
+    jobs = (first, *others)
     blocks: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _was_monitored(job)]
-    native_findings = _fold_by_key(native.findings)
+    first_findings = _fold_by_key(first.findings)
     rows: list[tuple[str | float | int | None, ...]] = []
     for other in others:
         other_findings = _fold_by_key(other.findings)
-        for key in sorted(native_findings.keys() | other_findings.keys()):
-            gone = "cleared" if _was_monitored(other) else "not known"
+        for key in sorted(first_findings.keys() | other_findings.keys()):
+            gone = "cleared" if _could_show(other) else "not known"
             state = (
                 "still there"
-                if key in native_findings and key in other_findings
+                if key in first_findings and key in other_findings
                 else gone
-                if key in native_findings
+                if key in first_findings
                 else "new"
             )
-            folded = other_findings.get(key) or native_findings[key]
-            source = other if key in other_findings else native
+            folded = other_findings.get(key) or first_findings[key]
+            source = other if key in other_findings else first
             hosts = f" ({folded.hosts})" if len(source.job.hosts) > 1 and folded.hosts else ""
             rows.append((other.label, " ".join(key).strip(), state, folded.finding.text + hosts))
     if rows:
         columns = ("job", "finding", "state", "what was found")
-        note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
+        note = (
+            f"Findings are the same if rule and subject are. Cleared: only {first.label} has it, and the text is from"
+            " there. Not known: the job was not monitored, made no steps, or did not succeed."
+        )
         blocks.append(make_table("findings-table", "Findings", columns, rows, note=note))
     elif not blocks:
         blocks.append(Words(text="Neither job has a finding.", tone="good"))
     return blocks
 
 
-def list_cleared_rules(native: ComparedJob, other: ComparedJob) -> list[str]:
-    """Return the rules whose findings only *native* has, sorted; none where *other* had no monitor, or did not
-    succeed."""
-    if not _was_monitored(other) or other.job.status != "succeeded":
+def list_cleared_rules(first: ComparedJob, other: ComparedJob) -> list[str]:
+    """Return the rules whose findings only *first* has, sorted; none where *other* could not show them."""
+    if not _could_show(other):
         return []
     after = _fold_by_key(other.findings)
-    return sorted({rule for rule, subject in _fold_by_key(native.findings) if (rule, subject) not in after})
+    return sorted({rule for rule, subject in _fold_by_key(first.findings) if (rule, subject) not in after})
+
+
+def _could_show(job: ComparedJob) -> bool:
+    """Return whether a finding that *job* lacks is really gone: rules look at a monitored job that made its steps."""
+    return _was_monitored(job) and bool(job.step_s) and job.job.status == "succeeded"
 
 
 def _was_monitored(job: ComparedJob) -> bool:

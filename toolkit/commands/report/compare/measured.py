@@ -6,17 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
+import msgspec
+
 from toolkit import files
 from toolkit.commands.jobs.data import JobData
 from toolkit.commands.jobs.records import samples
 from toolkit.commands.report.compare.epochs import Epochs, find_in_lines, find_in_metrics
-from toolkit.commands.report.sections import diagnosed
+from toolkit.commands.report.compare.machine_use import MachineUse, measure_machines
+from toolkit.commands.report.sections import diagnosed, start_up
+from toolkit.commands.report.sections.start_up import StartUp
 from toolkit.folders import is_dir, named_elsewhere
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 from toolkit.series import monitor_document
 from toolkit.series.arrays import has_numpy
 from toolkit.series.finding import Finding
+from toolkit.series.start_up import read as read_start
 
 _THINGS = "(?:samples?|examples?|images?|sentences?|sequences?|tokens?)"
 THROUGHPUT = re.compile(
@@ -26,7 +31,10 @@ THROUGHPUT = re.compile(
 STEP_SECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration|seconds?)(?:_s|_sec|_seconds)?|s/step", re.I)
 STEP_MILLISECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration)_ms|ms/step|ms_per_step|step_ms", re.I)
 LOSSES = ("loss", "train_loss", "training_loss", "train/loss")
-LONGEST_LABEL = 24  # A default name of `toolkit run` has 33 characters and more.
+LONGEST_LABEL = 24  # For the head of a column. A default name of `toolkit run` has 33 characters and more.
+# Hyperparameters that ask for a number of steps or epochs, "-" written as "_".
+ASKED_STEPS = ("max_steps", "num_steps", "train_steps", "max_train_steps", "steps")
+ASKED_EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
 RUNTIME = "train_runtime"  # Hugging Face's Trainer: seconds of the whole training.
 
 
@@ -36,7 +44,7 @@ class Curve(Record, frozen=True, kw_only=True):
     name: str
     """The metric."""
     kind: str
-    """What `x` counts: "step", "epoch" or "value"."""
+    """The unit that `x` counts: "step", "epoch" or "value"."""
     x: tuple[float, ...]
     """Steps, epochs, or the numbers of the values."""
     y: tuple[float, ...]
@@ -59,11 +67,11 @@ class ComparedJob(Record, frozen=True, kw_only=True):
     epochs: Epochs | None
     """The latencies of its epochs."""
     epoch_count: float | None
-    """How many epochs it ran."""
+    """The number of epochs that it ran."""
     parts: int
     """By how many GPUs, or else processes or hosts, its time is divided."""
     part: str
-    """Which of these `parts` counts: "GPU", "process" or "host"."""
+    """The kind of `parts` that counts: "GPU", "process" or "host"."""
     loss: Curve | None
     """Its loss."""
     throughput: Curve | None
@@ -71,11 +79,26 @@ class ComparedJob(Record, frozen=True, kw_only=True):
     step_s: dict[int, float]
     """Seconds by step, of the slowest rank."""
     step_source: str
-    """Where `step_s` comes from, in words."""
+    """The source of `step_s`, in words."""
     findings: tuple[Finding, ...]
-    """What the rules found."""
+    """The findings of the rules."""
     runtime_s: float | None = None
     """Seconds of the training alone, as Hugging Face's Trainer reports them."""
+    machine: MachineUse = MachineUse()
+    """Its machines, and who else used them."""
+    requested_steps: float | None = None
+    """The steps that its hyperparameters asked for."""
+    requested_epochs: float | None = None
+    """The epochs that its hyperparameters asked for."""
+    start: StartUp | None = None
+    """Its start until the first step, of the host that was last."""
+    repeats: tuple["ComparedJob", ...] = ()
+    """Further runs of the same side, which the statistic takes in."""
+
+    @property
+    def runs(self) -> tuple["ComparedJob", ...]:
+        """All runs of this side, this one first."""
+        return (self, *self.repeats)
 
     @property
     def steady_throughput(self) -> float | None:
@@ -93,6 +116,7 @@ def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None,
     found_epochs = find_in_metrics(metrics, job.start_s) or _find_epochs_in_logs(job)
     step_s, step_source, ranks = _read_steps(job, metrics)
     parts, part = _count_parts(job, metrics, gpus, ranks)
+    hyperparameters = _read_hyperparameters(job)
     return ComparedJob(
         label=label,
         job=job,
@@ -106,20 +130,57 @@ def measure_job(job: JobData, label: str, *, now_s: float, epochs: float | None,
         throughput=_find_throughput(metrics),
         step_s=step_s,
         step_source=step_source,
-        findings=diagnosed.diagnose_job(job) if has_numpy() else diagnosed.read_live_findings(job),
+        findings=diagnosed.diagnose_job(job).findings if has_numpy() else diagnosed.read_live_findings(job),
         runtime_s=metrics[RUNTIME][-1].value if RUNTIME in metrics else None,
+        machine=measure_machines(job),
+        requested_steps=_find_number(hyperparameters, ASKED_STEPS),
+        requested_epochs=_find_number(hyperparameters, ASKED_EPOCHS),
+        start=_measure_start(job),
     )
 
 
 def choose_labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
-    """Return a short name for each of *jobs*: the job's own, or the folder's, whichever differs. Where one is too long
-    for the head of a column, or two are alike: "native" and "optimised", with a number if there are several."""
-    for names in ([job.name for job in jobs], [job.folder.name for job in jobs]):
-        if len(set(names)) == len(names) and max(map(len, names)) <= LONGEST_LABEL:
-            return tuple(names)
-    if len(jobs) == 2:
-        return ("native", "optimised")
-    return ("native", *(f"optimised {number}" for number in range(1, len(jobs))))
+    """Return a short name for each of *jobs*: that of its folder, with as many folders above as it takes until all
+    differ. One that is too long for the head of a column loses its middle; if two are alike then, a number tells them
+    apart."""
+    deepest = max(len(job.folder.parts) for job in jobs)
+    choices = [["/".join(job.folder.parts[-depth:]) for job in jobs] for depth in range(1, deepest + 1)]
+    names = next((names for names in choices if len(set(names)) == len(names)), choices[0])
+    short = [_shorten(name) for name in names]
+    if len(set(short)) < len(short):
+        short = [f"{number} {_shorten(name, LONGEST_LABEL - 3)}" for number, name in enumerate(names, 1)]
+    return tuple(short)
+
+
+def _shorten(name: str, longest: int = LONGEST_LABEL) -> str:
+    """Return *name*, without its middle if it is longer than *longest*; most names differ at their end."""
+    end = longest * 2 // 3
+    return name if len(name) <= longest else f"{name[: longest - end - 3]}...{name[-end:]}"
+
+
+def _read_hyperparameters(job: JobData) -> dict[str, object]:
+    """Return the job's hyperparameters by name, "-" in a name written as "_"; none if they cannot be read."""
+    for host in job.hosts:
+        path = host.output.parent / "input" / "config" / "hyperparameters.json"
+        try:
+            document = msgspec.json.decode(files.read(path))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(document, dict):
+            return {str(name).replace("-", "_"): value for name, value in document.items()}
+    return {}
+
+
+def _find_number(hyperparameters: Mapping[str, object], names: Sequence[str]) -> float | None:
+    """Return the first of *names* that is a number above 0: -1 and 0 mean "no limit" to many scripts."""
+    for name in names:
+        try:
+            number = float(str(hyperparameters.get(name, "")).strip('"'))
+        except ValueError:
+            continue
+        if math.isfinite(number) and number > 0:
+            return number
+    return None
 
 
 def _take_first_rank(rank_samples: Iterator[Sample]) -> dict[str, list[Sample]]:
@@ -219,6 +280,22 @@ def _read_monitored_steps(folder: Path) -> Iterator[tuple[int, int, float]]:
         rank_steps = table.of(rank)
         newest = dict(zip(rank_steps.step.tolist(), rank_steps.step_s.tolist(), strict=True))
         yield from ((int(rank), int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
+
+
+def _measure_start(job: JobData) -> StartUp | None:
+    """Return the start of the host that was last, None where no start was measured."""
+    if job.start_s is None or not has_numpy():
+        return None
+    from toolkit.series import step_records
+
+    starts = []
+    for host in job.hosts:
+        start = read_start(host.monitor)
+        if start is not None:
+            table = step_records.read(host.monitor / "steps")
+            starts.append(start_up.measure(host.name, job.start_s, start, table))
+    measured = [start for start in starts if start is not None]
+    return max(measured, key=lambda start: start.total_s, default=None)
 
 
 def _count_parts(

@@ -1,13 +1,17 @@
-"""Builds the page of `toolkit compare`: the native job first, the others beside it."""
+"""Builds the page of `toolkit compare`: the first side, the others beside it."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from toolkit import __version__
-from toolkit.commands.report.compare import changes, compilers, formulas, kernels
+from toolkit.commands.jobs.damage import find_damage
+from toolkit.commands.report.compare import changes, compilers, drifts, formulas, kernels
+from toolkit.commands.report.compare.difference import compute_mean_interval
 from toolkit.commands.report.compare.measured import ComparedJob
 from toolkit.commands.report.compare.savings import (
+    MANY_TIMES,
     Savings,
     build_savings_table,
     compute_savings,
@@ -16,6 +20,7 @@ from toolkit.commands.report.compare.savings import (
     find_common_steps,
     format_seconds,
 )
+from toolkit.commands.report.compare.verdict import ENDS, MORE_RUNS, ONE_RUN, TONES, Verdict, decide
 from toolkit.commands.report.model import (
     Axis,
     AxisKind,
@@ -27,20 +32,14 @@ from toolkit.commands.report.model import (
     Page,
     Section,
     Table,
-    Tone,
     Words,
     make_table,
 )
+from toolkit.commands.report.sections.start_up import PARTS
 
 MADE_BY = f"toolkit {__version__}"
 POINTS = 600
-# How a job ended that did not succeed, behind its name.
-ENDS = {
-    "failed": "failed",
-    "stopped": "was stopped",
-    "running": "still runs",
-    "unfinished": "ended without a report",
-}
+OTHERS_SHARE = "cores used by others, %"
 EPOCHS_MISSING = (
     "The epochs of {jobs} have no latencies. Print them (epoch_time=1.25) or the epoch's number, and capture it as a "
     "metric (epoch_time, epoch): docs/compare.md."
@@ -52,34 +51,47 @@ STEPS_MISSING = (
 
 
 def build_page(jobs: Sequence[ComparedJob], *, now_s: float, price: float | None = None) -> Page:
-    """Return the page of *jobs*: the native one, then at least one other. *price*: of one host for an hour."""
-    native, *others = jobs
-    job_savings = [compute_savings(native, other) for other in others]
-    tone, status = _decide_verdict(native, others, job_savings)
+    """Return the page of *jobs*: the first one, then at least one other. *price*: of one host for an hour."""
+    first, *others = jobs
+    job_savings = [compute_savings(first, other) for other in others]
+    verdicts = [decide(first, other, other_savings) for other, other_savings in zip(others, job_savings, strict=True)]
+    compared = tuple(zip(verdicts, others, job_savings, strict=True))
+    runs = [run for side in jobs for run in side.runs]
+    drift = drifts.find_drift(first, others)
     sections = (
-        ("outcome", "Outcome", _build_outcome(native, others, price)),
-        ("side-by-side", "Side by side", [_build_overview(jobs, price), *_build_bars(jobs)]),
+        ("drift", "What is not the same", drifts.build_blocks(first, drift)),
+        ("outcome", "Outcome", _build_outcome(first, others, verdicts, price)),
+        ("side-by-side", "Side by side", [_build_overview(runs, price), *_build_bars(runs)]),
         (
             "savings",
             "Savings",
             [
-                build_savings_table(native, other, other_savings)
-                for other, other_savings in zip(others, job_savings, strict=True)
+                build_savings_table(first, other, other_savings)
+                for verdict, other, other_savings in compared
+                if verdict.status != "not comparable"
             ],
         ),
-        ("compilers", "Compilers", compilers.build_blocks(native, others)),
-        ("convergence", "Convergence", _build_convergence(native, others)),
+        ("compilers", "Compilers", compilers.build_blocks(first, others)),
+        ("convergence", "Convergence", _build_convergence(first, others)),
         ("epochs", "Epochs", _build_epochs(jobs, job_savings)),
-        ("steps", "Steps", _build_steps(jobs)),
+        ("steps", "Steps", _build_steps(runs)),
         ("normalised", "By epochs and devices", [_build_normalised(jobs)]),
-        ("findings", "Findings", changes.build_blocks(native, others)),
+        ("findings", "Findings", changes.build_blocks(first, others)),
         ("kernels", "Top kernels", kernels.build_blocks(jobs)),
     )
     return Page(
-        title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {native.label}",
-        status=status,
-        tone=tone,
-        summary=_summarise(native, others, job_savings),
+        title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {first.label}",
+        status=verdicts[0].status if len(verdicts) == 1 else "compared",
+        tone=TONES[verdicts[0].status] if len(verdicts) == 1 else "plain",
+        summary=" ".join(
+            filter(
+                None,
+                (
+                    drifts.describe_drift(drift),
+                    *(_describe_end(verdict, first, other, saved) for verdict, other, saved in compared),
+                ),
+            )
+        ),
         sections=tuple(
             Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in sections if blocks
         ),
@@ -88,83 +100,66 @@ def build_page(jobs: Sequence[ComparedJob], *, now_s: float, price: float | None
     )
 
 
-def _decide_verdict(
-    native: ComparedJob, others: Sequence[ComparedJob], job_savings: Sequence[Savings]
-) -> tuple[Tone, str]:
-    """Return the tone and the first word, of the job that saves most. A job that did not end well saves nothing."""
-    actual_savings = [
-        other_savings.actual
-        for other, other_savings in zip(others, job_savings, strict=True)
-        if other_savings.actual is not None and other.job.status == native.job.status == "succeeded"
-    ]
-    if not actual_savings:
-        return "plain", "compared"
-    best = max(actual_savings)
-    return ("good", "cheaper") if round(best, 1) > 0 else ("warn", "no cheaper")
-
-
-def _summarise(native: ComparedJob, others: Sequence[ComparedJob], job_savings: Sequence[Savings]) -> str:
-    return " ".join(
-        _summarise_job(native, other, other_savings) for other, other_savings in zip(others, job_savings, strict=True)
-    )
-
-
-def _summarise_job(native: ComparedJob, other: ComparedJob, savings: Savings) -> str:
-    if savings.actual is None:
-        return f"{other.label}: its billable seconds or those of {native.label} are not known."
-    parts = [f"{other.label} was billed {_describe_difference(savings.actual, native.label)}"]
-    for job in (native, other):
-        if job.job.status in ENDS:
-            parts.append(f"but {job.label} {ENDS[job.job.status]}")
-    native_rate, other_rate = compute_steps_per_s((native, other))[0]
-    if native_rate is not None and other_rate is not None:
-        parts.append(f"steps per second, over the same steps: {native_rate:.3g} before, {other_rate:.3g} after")
-    if savings.potential is not None:
-        noise = savings.potential_interval is not None and savings.potential_interval.within_noise
-        claim = "its steady epochs take" if savings.potential >= 0 else "but its steady epochs take"
-        amount = f"{abs(savings.potential):.1f} % {'less' if savings.potential >= 0 else 'more'}"
-        parts.append(f"{claim} {amount} time" + (", which is within run-to-run noise" if noise else ""))
+def _describe_end(verdict: Verdict, first: ComparedJob, other: ComparedJob, savings: Savings) -> str:
+    """Return the sentences of the head on *other*: where it is not certain that one is faster, the verdict alone."""
+    if not verdict.is_claim:
+        return f"{verdict.text}."
+    parts = [verdict.text]
+    first_rate, other_rate = compute_steps_per_s((first, other))[0]
+    if first_rate is not None and other_rate is not None:
+        parts.append(f"steps per second, over the same steps: {first_rate:.3g} before, {other_rate:.3g} after")
+    if savings.actual is not None:
+        parts.append(f"it was billed {_describe_bill(savings.actual, first.label)}")
+    if savings.break_even is not None and savings.break_even.number is not None:
         parts.append(f"break-even epoch: {describe_break_even(savings.break_even)}")
-    cleared = changes.list_cleared_rules(native, other)
-    return "; ".join(parts) + "." + (f" Cleared: {', '.join(cleared)}." if cleared else "")
+    cleared = changes.list_cleared_rules(first, other)
+    has_one_run = min(len(first.runs), len(other.runs)) == 1
+    sentences = [
+        "; ".join(parts),
+        *((ONE_RUN, MORE_RUNS) if has_one_run else ()),
+        *([f"Cleared: {', '.join(cleared)}"] if cleared else []),
+    ]
+    return f"{'. '.join(sentences)}."
 
 
-def _describe_difference(savings: float, native: str) -> str:
-    """Return "5.0 % less than NATIVE" of *savings* in percent, "as much as NATIVE" where they round to nothing."""
+def _describe_bill(savings: float, first: str) -> str:
+    """Return "5.0 % less than FIRST" of *savings* in percent, "as much as FIRST" where they round to nothing."""
     if not round(abs(savings), 1):
-        return f"as much as {native}"
-    return f"{abs(savings):.1f} % {'less' if savings > 0 else 'more'} than {native}"
+        return f"as much as {first}"
+    return f"{abs(savings):.1f} % {'less' if savings > 0 else 'more'} than {first}"
 
 
-def _build_outcome(native: ComparedJob, others: Sequence[ComparedJob], price: float | None) -> list[Block]:
-    blocks: list[Block] = [Words(name="Native", text=_describe_job(native))]
-    for other in others:
-        blocks.append(Words(name="Optimised", text=_describe_job(other)))
-        if price is not None and native.billable_s is not None and other.billable_s is not None:
-            saved = (native.billable_s - other.billable_s) / 3600 * price
+def _build_outcome(
+    first: ComparedJob, others: Sequence[ComparedJob], verdicts: Sequence[Verdict], price: float | None
+) -> list[Block]:
+    blocks: list[Block] = [_describe_job(run) for run in first.runs]
+    for other, verdict in zip(others, verdicts, strict=True):
+        blocks += [_describe_job(run) for run in other.runs]
+        if verdict.is_claim and price is not None and first.billable_s is not None and other.billable_s is not None:
+            saved = (first.billable_s - other.billable_s) / 3600 * price
             blocks.append(Words(name="In money", text=f"{saved:.4f} saved, at {price:g} for a host and hour."))
-    for job in (native, *others):
+    for job in (run for side in (first, *others) for run in side.runs):
         if job.job.status != "succeeded":
             text = f"{job.label} {ENDS[job.job.status]}: its times are not those of a whole job."
             blocks.append(Words(text=text, tone="warn", advice="Compare jobs that ran to their end."))
-        blocks += [Words(text=note, tone="warn") for note in job.job.notes]
+        blocks += [Words(text=note, tone="warn") for note in (*job.job.notes, *find_damage(job.job))]
         if job.epochs is not None and job.epochs.resolution_s:
             text = f"The epoch latencies of {job.label} are whole seconds: {job.epochs.source} print no finer ones."
             blocks.append(Words(text=text, tone="warn", advice="Capture epoch or epoch_time as a metric."))
-    if len({job.epoch_count for job in (native, *others) if job.epoch_count is not None}) > 1:
+    if len({job.epoch_count for job in (first, *others) if job.epoch_count is not None}) > 1:
         text = "The jobs ran different numbers of epochs: compare them by epoch (below), not by their bills."
         blocks.append(Words(text=text, tone="warn"))
     return blocks
 
 
-def _describe_job(job: ComparedJob) -> str:
-    """Return the label of *job*, its name where that is another, and its folder: the legend of the page."""
+def _describe_job(job: ComparedJob) -> Words:
+    """Return the legend of the page: the label of *job*, its name where that is another, and its folder."""
     name = "" if job.job.name == job.label else f"{job.job.name}, "
-    return f"{job.label} ({name}{job.job.folder})"
+    return Words(name=job.label, text=f"{name}{job.job.folder}")
 
 
 def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
-    native = jobs[0]
+    first = jobs[0]
     known_quantities = ((name, values) for name, values in _list_quantities(jobs, price) if any(map(_is_known, values)))
     return make_table(
         "overview",
@@ -172,10 +167,20 @@ def _build_overview(jobs: Sequence[ComparedJob], price: float | None) -> Table:
         (
             "quantity",
             *(job.label for job in jobs),
-            *((f"{job.label} vs {native.label}", "", "value / native - 1") for job in jobs[1:]),
+            *((f"{job.label} vs {first.label}", "", "value / first - 1") for job in jobs[1:]),
         ),
-        ((name, *map(_round_to_six_digits, values), *_compare_to_first(values)) for name, values in known_quantities),
-        note="Billable seconds are the training time times the hosts. Numbers have six digits.",
+        (
+            (
+                name,
+                *map(_round_to_six_digits, values),
+                # A change of a share in percent of that share says nothing.
+                *("" if name == OTHERS_SHARE else change for change in _compare_to_first(values)),
+            )
+            for name, values in known_quantities
+        ),
+        note="Billable seconds are the training time times the hosts. Steps a second and CPU seconds are of steps that"
+        " all jobs have. Cores used by others: the share of all cores that other programs used meanwhile."
+        " Numbers have six digits.",
     )
 
 
@@ -191,12 +196,31 @@ def _list_quantities(jobs: Sequence[ComparedJob], price: float | None) -> Iterat
         yield f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs]
     rates, shared = compute_steps_per_s(jobs)
     if shared:
-        yield f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates
+        yield f"steps/s, steps {shared[0]:,} to {shared[-1]:,}", rates
+    yield "CPU seconds a step, all ranks", _average_cpu(jobs)
+    yield (
+        OTHERS_SHARE,
+        [None if job.machine.others_share is None else 100 * job.machine.others_share for job in jobs],
+    )
+    starts = [job.start for job in jobs]
+    yield "until the first step, s", [start.total_s if start else None for start in starts]
+    for name, (title, _) in PARTS.items():
+        yield f"  {title}, s", [start.parts_s.get(name) if start else None for start in starts]
     yield "seconds of the training alone, train_runtime", [job.runtime_s for job in jobs]
     yield "epochs", [job.epoch_count for job in jobs]
     yield "first epoch, s", [job.epochs.latencies_s[0] if job.epochs else None for job in jobs]
     yield "last epoch, s", [job.epochs.latencies_s[-1] if job.epochs else None for job in jobs]
     yield "last loss", [job.loss.y[-1] if job.loss and job.loss.y else None for job in jobs]
+
+
+def _average_cpu(jobs: Sequence[ComparedJob]) -> list[float | None]:
+    """Return the CPU seconds of a step of each job, over the steps for which all of them have any."""
+    measured_steps = [job.machine.step_cpu_s.keys() for job in jobs if job.machine.step_cpu_s]
+    shared = set(measured_steps[0]).intersection(*measured_steps[1:]) if measured_steps else set()
+    used = [job.machine.step_cpu_s for job in jobs]
+    return [
+        math.fsum(seconds[step] for step in shared) / len(shared) if seconds and shared else None for seconds in used
+    ]
 
 
 def _is_known(value: float | None) -> bool:
@@ -210,7 +234,14 @@ def _round_to_six_digits(value: float | None) -> float | None:
 def _compare_to_first(values: Sequence[float | None]) -> list[str]:
     """Return the change of each value but the first against it, as "+1.5 %"; "" where one of the two is not known."""
     base = values[0]
-    return [f"{(value / base - 1) * 100:+.1f} %" if base and value is not None else "" for value in values[1:]]
+    return [_describe_change(value / base) if base and value is not None else "" for value in values[1:]]
+
+
+def _describe_change(times: float) -> str:
+    """Return "+1.5 %"; "x 12.3" from MANY_TIMES on."""
+    if times - 1 < MANY_TIMES / 100:
+        return f"{(times - 1) * 100:+.1f} %"
+    return f"x {times:,.0f}" if times >= 100 else f"x {times:.3g}"
 
 
 def _build_bars(jobs: Sequence[ComparedJob]) -> list[Block]:
@@ -242,8 +273,8 @@ def _build_bar(name: str, title: str, unit: str, values: Sequence[float | None],
     )
 
 
-def _build_convergence(native: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
-    curves = [(job, job.loss) for job in (native, *others) if job.loss is not None and job.loss.y]
+def _build_convergence(first: ComparedJob, others: Sequence[ComparedJob]) -> list[Block]:
+    curves = [(job, job.loss) for job in (first, *others) if job.loss is not None and job.loss.y]
     if not curves:
         return [Words(text="No loss was captured. Give a metric definition for it: docs/metrics.md.")]
     kinds = {curve.kind for _, curve in curves}
@@ -261,7 +292,7 @@ def _build_convergence(native: ComparedJob, others: Sequence[ComparedJob]) -> li
             formula="Each value as captured, of the lowest rank that prints it.",
         )
     ]
-    blocks += [_compare_losses(native, other) for other in others if native.loss and other.loss]
+    blocks += [_compare_losses(first, other) for other in others if first.loss and other.loss]
     return blocks
 
 
@@ -269,29 +300,30 @@ def _choose_axis_kind(kind: str) -> AxisKind:
     return "step" if kind == "step" else "epoch" if kind == "epoch" else "value"
 
 
-def _compare_losses(native: ComparedJob, other: ComparedJob) -> Words:
+def _compare_losses(first: ComparedJob, other: ComparedJob) -> Words:
     """Return whether the losses at the same steps differ, over the second half of what both have."""
-    assert native.loss is not None and other.loss is not None
-    native_losses, other_losses = (
-        dict(zip(native.loss.x, native.loss.y, strict=True)),
+    assert first.loss is not None and other.loss is not None
+    first_losses, other_losses = (
+        dict(zip(first.loss.x, first.loss.y, strict=True)),
         dict(zip(other.loss.x, other.loss.y, strict=True)),
     )
-    shared = sorted(native_losses.keys() & other_losses.keys())
+    shared = sorted(first_losses.keys() & other_losses.keys())
     late = shared[len(shared) // 2 :]
-    if native.loss.kind != other.loss.kind or not late:
-        return Words(name=other.label, text=f"its losses and those of {native.label} share no steps.")
-    differences = [other_losses[x] - native_losses[x] for x in late]
+    if first.loss.kind != other.loss.kind or not late:
+        return Words(name=other.label, text=f"its losses and those of {first.label} share no steps.")
+    differences = [other_losses[x] - first_losses[x] for x in late]
     mean = sum(differences) / len(differences)
-    interval = formulas.bootstrap_mean(differences)
-    span = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
+    interval = compute_mean_interval(differences)
+    span = f"{first.loss.kind} {late[0]:g} to {late[-1]:g}"
     side = f"{abs(mean):.3g} {'above' if mean > 0 else 'below'}" if mean else "equal to"
-    text = f"over {span} its loss is {side} that of {native.label} in the mean"
+    text = f"over {span} its loss is {side} that of {first.label} in the mean"
+    low, high = (interval[1], interval[2]) if interval is not None else (-math.inf, math.inf)
     if interval is not None and mean:
-        text += f" (95 % interval {interval.low:.3g} to {interval.high:.3g})"
-        text += ": within run-to-run noise" if interval.within_noise else ""
-    native_last, other_last = native_losses[late[-1]], other_losses[late[-1]]
-    text += f"; at the last one that both have, {late[-1]:g}: {native_last:.6g} and {other_last:.6g}."
-    worse = interval is not None and interval.low > 0 and mean > 0.01 * abs(native_last)
+        text += f" (95 % interval {low:.3g} to {high:.3g})"
+        text += ": no more than these two runs vary" if low <= 0 <= high else ""
+    first_last, other_last = first_losses[late[-1]], other_losses[late[-1]]
+    text += f"; at the last one that both have, {late[-1]:g}: {first_last:.6g} and {other_last:.6g}."
+    worse = low > 0 and mean > 0.01 * abs(first_last)
     return Words(name=other.label, text=text, tone="warn" if worse else "plain")
 
 
@@ -420,8 +452,8 @@ def _build_normalised(jobs: Sequence[ComparedJob]) -> Table:
         "Hours per epoch",
         names,
         rows,
-        note="Hours per epoch: hours / epochs. Reduction ratio: native hours per epoch / this job's. Ratio per device: "
-        "that x native devices / this job's devices, what better software did. Say --epochs and --gpus where the "
+        note="Hours per epoch: hours / epochs. Reduction ratio: first hours per epoch / this job's. Ratio per device: "
+        "that x first devices / this job's devices, what better software did. Say --epochs and --gpus where the "
         "files do not know them.",
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.commands.report.html import figures
+from toolkit.commands.report.html import quantities
 from toolkit.commands.report.html.packing import Floats, Store
 from toolkit.commands.report.model import (
     Axis,
@@ -56,7 +56,7 @@ def describe_plot(block: Chart | HeatMap, store: Store, *, large: bool) -> dict[
 
 def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
     arrays = [np.asarray(part, np.float64) for line in chart.lines for part in (line.mean, line.high, line.low) if part]
-    unit = figures.scale(chart.y.unit, max((_find_top(array) for array in arrays), default=0.0))
+    unit = quantities.scale(chart.y.unit, max((_find_top(array) for array in arrays), default=0.0))
     digits = LINE_DIGITS if large else None
 
     def line(chart_line: Line) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
         "title": chart.title,
         "style": chart.style,
         "cursor": chart.cursor,
-        "x": _describe_axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "x": _describe_axis(chart.x, quantities.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
         "y": _describe_axis(chart.y, unit),
         "lines": [line(chart_line) for chart_line in chart.lines],
         "marks": [_describe_mark(mark) for mark in chart.marks],
@@ -88,14 +88,14 @@ def _describe_chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
 
 
 def _describe_heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
-    unit = figures.scale(chart.value.unit, chart.top)
+    unit = quantities.scale(chart.value.unit, chart.top)
     cells = np.asarray(chart.values, dtype=np.float64).reshape(-1)
     return {
         "type": "heatmap",
         "id": chart.id,
         "title": chart.title,
         "cursor": chart.cursor,
-        "x": _describe_axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
+        "x": _describe_axis(chart.x, quantities.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
         "y": _describe_axis(chart.value, unit),
         "rows": list(chart.rows),
         "columns": store.add(chart.columns),
@@ -105,7 +105,7 @@ def _describe_heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, A
     }
 
 
-def _describe_axis(axis: Axis, unit: figures.Scale) -> dict[str, Any]:
+def _describe_axis(axis: Axis, unit: quantities.Scale) -> dict[str, Any]:
     return {
         "name": axis.name,
         "unit": axis.unit,
@@ -138,7 +138,7 @@ def summary(chart: Chart | HeatMap) -> tuple[tuple[str, ...], list[tuple[str, ..
             for name, row in zip(chart.rows, chart.values, strict=True)
         ]
     tops = [_find_top(np.asarray(high, np.float64)) for *_, high in series]
-    scaled = figures.scale(unit.unit, max(tops, default=0.0))
+    scaled = quantities.scale(unit.unit, max(tops, default=0.0))
     name = f"{unit.name} ({scaled.label})" if scaled.label else unit.name
     head = (name, "mean", "least", "least at", "greatest", "greatest at", "last")
     return head, [_build_summary_row(*figures_of_line, kind, scaled.divisor) for figures_of_line in series]
@@ -159,17 +159,17 @@ def _build_summary_row(
     least, most = int(np.nanargmin(lows)), int(np.nanargmax(highs))
     last = means[np.isfinite(means)][-1]
     values = (float(number / divisor) for number in (np.nanmean(means), lows[least], highs[most], last))
-    average, lowest, highest, final = (figures.number(value) for value in values)
+    average, lowest, highest, final = (quantities.number(value) for value in values)
     return name, average, lowest, place(x[least], kind), highest, place(x[most], kind), final
 
 
 def place(x: float, kind: AxisKind) -> str:
     """Return a place on an x axis in words."""
     if kind == "time":
-        return figures.moment(x)
+        return quantities.moment(x)
     if kind == "elapsed":
-        return figures.clock(x)
-    return f"{kind} {figures.number(x)}" if kind in ("step", "epoch") else figures.number(x)
+        return quantities.clock(x)
+    return f"{kind} {quantities.number(x)}" if kind in ("step", "epoch") else quantities.number(x)
 
 
 def head(table: Table) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ def head(table: Table) -> list[dict[str, Any]]:
 
 def _describe_column(column: Column, cells: Sequence[Cell]) -> dict[str, Any]:
     numbers = [float(cell) for cell in cells if isinstance(cell, int | float)]
-    unit = figures.scale(column.unit, max((abs(number) for number in numbers), default=0.0))
+    unit = quantities.scale(column.unit, max((abs(number) for number in numbers), default=0.0))
     numeric = bool(numbers) or (bool(column.unit) and not any(isinstance(cell, str) for cell in cells))
     return {
         "name": column.name,
@@ -195,7 +195,7 @@ def cell(value: Cell, divisor: float = 1.0) -> str:
     """Return a cell of a table as text."""
     if value is None:
         return "–"
-    return value if isinstance(value, str) else figures.number(value / divisor if divisor != 1.0 else value)
+    return value if isinstance(value, str) else quantities.number(value / divisor if divisor != 1.0 else value)
 
 
 def is_short(value: Cell) -> bool:
@@ -206,11 +206,13 @@ def is_short(value: Cell) -> bool:
 def part_value(value: float, total: float) -> str:
     """Return a part of *total* as text, with five digits of the total at most."""
     top = abs(total)
-    return figures.number(round(value, max(0, 4 - math.floor(math.log10(top)))) if top else value)
+    return quantities.number(round(value, max(0, 4 - math.floor(math.log10(top)))) if top else value)
 
 
-# Of parts without a tone (blocks.css: share-0 to share-6).
-COLOURS = 7
+# Of parts without a tone (blocks.css: share-0 to share-6), and of parts of one colour (again-0 to again-5).
+COLOURS, PATTERNS = 7, 6
+# Of the parts of a bar in the head of a page: the least percentage, and the number.
+LEAST_SHARE, MOST_SHARES = 1.0, 5
 
 
 def shares(block: Shares) -> list[dict[str, Any]]:
@@ -220,13 +222,23 @@ def shares(block: Shares) -> list[dict[str, Any]]:
     toned: Counter[str] = Counter()
     rows = []
     for index, part in enumerate(block.parts):
-        again = (toned[part.tone] if part.tone != "plain" else index // COLOURS) % 3
+        again = (toned[part.tone] if part.tone != "plain" else index // COLOURS) % PATTERNS
         toned[part.tone] += 1
         share = 100 * part.value / block.total if block.total else 0.0
-        rows.append(
-            {"part": part, "width": 100 * max(part.value, 0.0) / positive_total, "share": share, "again": again}
-        )
+        width = 100 * max(part.value, 0.0) / positive_total
+        rows.append({"part": part, "index": index, "width": width, "share": share, "again": again})
     return rows
+
+
+def list_ledgers(page: Page) -> list[Shares]:
+    """Return the ledger of *page*, as far as it has one, for its head."""
+    return [block for block in iterate_blocks(page) if isinstance(block, Shares) and block.id == "ledger"]
+
+
+def largest_shares(block: Shares) -> list[dict[str, Any]]:
+    """Return the parts of *block* that a summary names, the largest first."""
+    named = [row for row in shares(block) if row["share"] >= LEAST_SHARE]
+    return sorted(named, key=lambda row: -row["share"])[:MOST_SHARES]
 
 
 def boxed(block: Boxes) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def render(page: Page) -> str:
         UserError: jinja2 or numpy is not installed.
     """
     check_installed()
-    from toolkit.commands.report.html import blocks, figures
+    from toolkit.commands.report.html import blocks, quantities
     from toolkit.commands.report.html.packing import Store
     from toolkit.commands.report.html.templating import template
 
@@ -37,12 +37,12 @@ def render(page: Page) -> str:
         for block in blocks.iterate_blocks(page)
         if isinstance(block, Chart | HeatMap)
     ]
-    structure = {"plots": plots, "arrays": store.entries, "live": page.live, "refresh_s": page.refresh_s}
+    structure = {"plots": plots, "live": page.live, "refresh_s": page.refresh_s}
     library, own_script = _read("uPlot.iife.min.js"), _own_script()
     return template("page.html").render(
         page=page,
         blocks=blocks,
-        figures=figures,
+        figures=quantities,
         large=large,
         structure=_json(structure),
         numbers=store.text(),

@@ -11,6 +11,7 @@ from toolkit.diagnosis import configuration, files, slow_rank
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.job import diagnose, merge
 from toolkit.diagnosis.rule import Configuration
+from toolkit.diagnosis.unjudged import UnjudgedRules, count_judging, list_unjudged
 from toolkit.errors import ContractError
 from toolkit.files import read as read_document
 from toolkit.records import Record
@@ -32,33 +33,82 @@ def read_live_findings(job: JobData) -> tuple[Finding, ...]:
     )
 
 
-def diagnose_job(job: JobData) -> tuple[Finding, ...]:
-    """Return what the rules find in the files of *job*, and what the monitors found besides, by time. Needs numpy."""
+class DiagnosedJob(Record, frozen=True, kw_only=True):
+    """The findings of a job, and the rules that could not judge it."""
+
+    findings: tuple[Finding, ...] = ()
+    """By time."""
+    unjudged: tuple[UnjudgedRules, ...] = ()
+    """The rules that could not judge the newest attempt."""
+    judging: int = 0
+    """The number of those that could."""
+
+
+def diagnose_job(job: JobData) -> DiagnosedJob:
+    """Return what the rules find in the files of *job*, and what the monitors found besides. Needs numpy."""
     measured = [host for host in job.hosts if host.is_measured or files_of(host.output)]
     if not measured:
-        return ()
+        return DiagnosedJob()
     live_findings = read_live_findings(job)
-    return tuple(
-        merge(
-            apply_rules(job, measured, _read_rules(measured[0].monitor / "monitor.json"), live_findings), live_findings
-        )
+    rules = _read_rules(measured[0].monitor / "monitor.json")
+    attempts = _read_attempts(job, measured, live_findings)
+    judged = {
+        number: max(evidence.end_s for evidence in hosts) - min(evidence.start_s for evidence in hosts)
+        for number, hosts in attempts.items()
+        if all(evidence.is_over and (evidence.times_s or evidence.steps) for evidence in hosts)
+    }
+    newest = attempts[max(attempts)]
+    failures: dict[str, str] = {}
+    whole_findings = _apply(attempts, rules, failures)
+    unjudged = list_unjudged(newest, rules, failures)
+    silent = {rule for group in unjudged for rule in group.rules}
+    return DiagnosedJob(
+        findings=tuple(merge(whole_findings, live_findings, judged, silent)),
+        unjudged=tuple(unjudged),
+        judging=count_judging(rules, unjudged),
     )
 
 
 def apply_rules(
-    job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration], live_findings: Sequence[Finding] = ()
-) -> list[Finding]:
-    """Return the findings of *rules* in the files of *hosts*, each attempt by itself. *live_findings*: those of the
-    monitors."""
-    all_findings: list[Finding] = []
+    job: JobData, hosts: Sequence[HostData], rules: Sequence[Configuration]
+) -> tuple[list[Finding], list[UnjudgedRules]]:
+    """Return the findings of *rules* in the files of *hosts*, each attempt by itself, and which could not judge."""
+    attempts = _read_attempts(job, hosts, ())
+    failures: dict[str, str] = {}
+    rule_findings = _apply(attempts, rules, failures)
+    return rule_findings, list_unjudged(attempts[max(attempts)], rules, failures)
+
+
+def _read_attempts(
+    job: JobData, hosts: Sequence[HostData], live_findings: Sequence[Finding]
+) -> dict[int, list[Evidence]]:
+    """Return the evidence of each host in each attempt, by its number."""
+    attempts = {}
     for attempt in _list_attempts(job)[-MOST_ATTEMPTS:]:
         live_then = (finding for finding in live_findings if finding.attempt == attempt.number)
         compared = dict(filter(None, map(slow_rank.pair, live_then)))
-        evidence = [_read_evidence(job, host, attempt, compared) for host in hosts]
-        all_findings += [
-            msgspec.structs.replace(finding, attempt=attempt.number) for finding in diagnose(evidence, rules)
+        attempts[attempt.number] = [_read_evidence(job, host, attempt, compared) for host in hosts]
+        _name_neighbours(attempts[attempt.number])
+    return attempts
+
+
+def _name_neighbours(hosts: Sequence[Evidence]) -> None:
+    """Tell each of *hosts* which others run on its machine, as those of `toolkit run` do: their use is the job's."""
+    for evidence in hosts:
+        boot_id = evidence.machine.boot_id
+        evidence.neighbours = [
+            other for other in hosts if other is not evidence and boot_id and other.machine.boot_id == boot_id
         ]
-    return all_findings
+
+
+def _apply(
+    attempts: Mapping[int, Sequence[Evidence]], rules: Sequence[Configuration], failures: dict[str, str]
+) -> list[Finding]:
+    return [
+        msgspec.structs.replace(finding, attempt=number)
+        for number, hosts in attempts.items()
+        for finding in diagnose(hosts, rules, failures)
+    ]
 
 
 class _Attempt(Record, frozen=True, kw_only=True):

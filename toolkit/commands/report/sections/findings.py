@@ -1,21 +1,25 @@
 """Builds the section "findings": each finding with its numbers, what would refute it, and one change to try."""
 
 from toolkit.commands.report.model import Block, Table, Tone, Words, make_table
-from toolkit.commands.report.sections import evidence
+from toolkit.commands.report.sections import slow_rank_traces
+from toolkit.commands.report.sections.headline import describe_share, sort_findings
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.words import format_duration, format_utc
+from toolkit.commands.report.sections.words import count_words, format_duration, format_utc
 from toolkit.diagnosis.folding import FoldedFinding, fold
+from toolkit.diagnosis.units import format_value
 from toolkit.series.finding import Finding, Number
 
 ONE_OF_SEVERAL = "The sentence is that of {host}; the table has the numbers of all these hosts."
-NONE = "No rule found anything: the rules of docs/diagnosis.md looked at the samples, steps and metrics of this job."
+NONE = "No rule found anything: {count} of docs/diagnosis.md looked at the samples, steps and metrics of this job."
+NONE_WHILE_IT_RUNS = "No rule has found anything so far (docs/diagnosis.md)."
+NONE_COULD = "No rule could judge this job (docs/diagnosis.md)."
 
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "findings"."""
-    findings = fold(material.findings)
+    findings = sort_findings(fold(material.findings))
     if not findings:
-        return [Words(text=NONE if material.samples or material.steps else material.why_unmeasured)]
+        return [_describe_nothing(material), *_describe_unjudged(material)]
     blocks: list[Block] = []
     for number, group in enumerate(findings, 1):
         finding = group.finding
@@ -28,8 +32,8 @@ def build_blocks(material: Material) -> list[Block]:
             blocks.append(Words(name="Note", text=" ".join(filter(None, notes))))
         if finding.numbers:
             blocks.append(_build_numbers_table(number, group))
-        blocks += evidence.build_blocks(material, number, finding)
-    return blocks
+        blocks += slow_rank_traces.build_blocks(material, number, finding)
+    return [*blocks, *_describe_unjudged(material)]
 
 
 def label_finding(group: FoldedFinding, *, restarted: bool = False) -> str:
@@ -46,7 +50,26 @@ def label_finding(group: FoldedFinding, *, restarted: bool = False) -> str:
 
 def choose_tone(finding: Finding) -> Tone:
     """Return the tone of a finding; one that may stop a job is an error."""
-    return {"record": "plain", "warn": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
+    return {"record": "plain", "warn": "warn", "notify": "warn", "stop": "bad"}[finding.action]  # type: ignore[return-value]
+
+
+def _describe_nothing(material: Material) -> Words:
+    """Return that no rule found anything, or why none could look."""
+    if not material.samples and not material.steps:
+        return Words(text=material.why_unmeasured)
+    if material.job.status == "running":
+        return Words(text=NONE_WHILE_IT_RUNS)
+    judging = material.diagnosis.judging
+    return Words(text=NONE.format(count=count_words(judging, "rule")) if judging else NONE_COULD)
+
+
+def _describe_unjudged(material: Material) -> list[Block]:
+    """Return which rules could not judge the job, and why."""
+    groups = material.diagnosis.unjudged
+    if not groups or not (material.samples or material.steps):
+        return []
+    reasons = "; ".join(f"{', '.join(group.rules)}: {group.reason}" for group in groups)
+    return [Words(name="Could not judge", text=f"{reasons}.")]
 
 
 def _describe_finding(material: Material, group: FoldedFinding) -> Words:
@@ -54,10 +77,13 @@ def _describe_finding(material: Material, group: FoldedFinding) -> Words:
     window = f"from {format_utc(finding.start_s)}, for {format_duration(finding.end_s - finding.start_s)}"
     if start_s is not None and finding.start_s >= start_s:
         window += f" ({format_duration(finding.start_s - start_s)} after the start)"
+    duration_s = None if start_s is None or material.end_s is None else material.end_s - start_s
+    share = describe_share(group, duration_s)
+    cost = f" It cost {share}." if share else ""
     live_note = "; found while the job ran" if any(folded_finding.live for folded_finding in group.all) else ""
     return Words(
         name=label_finding(group, restarted=bool(material.job.restarts)),
-        text=f"{material.job.mask(finding.text)} (Window: {window}{live_note}.)",
+        text=f"{material.job.mask(finding.text)}{cost} (Window: {window}{live_note}.)",
         tone=choose_tone(finding),
         advice=finding.change,
     )
@@ -67,7 +93,7 @@ def _build_numbers_table(number: int, group: FoldedFinding) -> Table:
     finding = group.finding
     limited = any(number.limit is not None for number in finding.numbers)
     ends = ("least", "greatest") if group.others else ()
-    names = ("number", "value", *ends, "unit", *(("limit",) if limited else ()), "how it was made")
+    names = ("number", "value", *ends, *(("limit",) if limited else ()), "how it was made")
     return make_table(
         f"finding-{number}",
         f"Numbers of {finding.rule}",
@@ -77,7 +103,9 @@ def _build_numbers_table(number: int, group: FoldedFinding) -> Table:
     )
 
 
-def _build_row(group: FoldedFinding, number: Number, limited: bool) -> tuple[str | float | None, ...]:
+def _build_row(group: FoldedFinding, number: Number, limited: bool) -> tuple[str | None, ...]:
     values = group.of_all(number)
     ends = (min(values), max(values)) if group.others else ()
-    return number.name, number.value, *ends, number.unit, *((number.limit,) if limited else ()), number.formula
+    cells = [format_value(value, number.unit) for value in (number.value, *ends)]
+    limit = None if number.limit is None else format_value(number.limit, number.unit)
+    return number.name, *cells, *((limit,) if limited else ()), number.formula

@@ -18,7 +18,7 @@ from toolkit.commands.report.model import (
     Words,
     make_table,
 )
-from toolkit.commands.report.sections import compared, evidence
+from toolkit.commands.report.sections import compared, slow_rank_traces
 from toolkit.commands.report.sections.compared import MILLI, shorten_name
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.traced import TracedJob
@@ -36,7 +36,7 @@ MICRO = 1e6
 
 def build_blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
-    shown_ids = {id(pair) for pair in evidence.find_pairs(material)}  # They are shown with their finding.
+    shown_ids = {id(pair) for pair in slow_rank_traces.find_pairs(material)}  # They are shown with their finding.
     other_pairs = tuple(pair for pair in material.traced.pairs if id(pair) not in shown_ids)
     step_counts = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
     return build_trace_blocks(msgspec.structs.replace(material.traced, pairs=other_pairs), step_counts)

@@ -3,10 +3,11 @@
 import re
 from typing import TYPE_CHECKING
 
+from toolkit.commands.jobs.ending import describe_cause, name_culprit
 from toolkit.commands.report.model import Axis, Block, Chart, Line, Lines, Mark, Words
-from toolkit.commands.report.sections.lines import TIME, Window, build_chart, build_line
+from toolkit.commands.report.sections.lines import TIME, Window, build_chart, build_line, label_limit
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.outcome import TONES, describe_cause, name_culprit
+from toolkit.commands.report.sections.outcome import TONES
 from toolkit.commands.report.sections.system import list_numbers
 from toolkit.commands.report.sections.words import first_line, format_duration, format_size, format_utc
 
@@ -80,8 +81,10 @@ def _build_charts(material: Material, window: Window) -> list[Chart]:
     hosts = list(material.samples.items())
     memory: list[Line | None] = []
     for host, samples in hosts[:MOST_LINES]:
-        memory.append(_build_raw_line(samples, "memory/container/used_bytes", f"{host} used", host, window))
-        memory.append(_build_raw_line(samples, "memory/container/limit_bytes", f"{host} limit", host, window))
+        memory += label_limit(
+            _build_raw_line(samples, "memory/container/used_bytes", f"{host} used", host, window),
+            _build_raw_line(samples, "memory/container/limit_bytes", f"{host} limit", host, window),
+        )
     gpus = [
         _build_raw_line(samples, f"gpu/{gpu}/used_percent", f"{host} GPU {gpu}", host, window)
         for host, samples in hosts

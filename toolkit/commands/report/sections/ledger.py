@@ -12,7 +12,7 @@ forward (buffers). `_waits` therefore takes the lesser of two differences: how m
 last one, and how much longer it spent in that part than the rank that was fastest there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.records import Record
@@ -29,7 +29,21 @@ if TYPE_CHECKING:
 # Ranks whose times of one step differ by more than this share do not train in step: no wait is derived.
 IN_STEP = 0.25
 LEAST_DIFFERENCE_S = 0.01
-NAMES = ("start-up", "data", "straggler", "checkpoints", "lost", "idle", "training")
+NAMES = (
+    "start-up",
+    "first step",
+    "data",
+    "evaluation",
+    "collection",
+    "pause",
+    "straggler",
+    "checkpoints",
+    "lost",
+    "idle",
+    "training",
+)
+# A first step counts as a part of its own where more steps than these follow it: else their median says little.
+FEWEST_STEPS = 5
 
 
 class JobTimes(Record, frozen=True, kw_only=True):
@@ -45,6 +59,8 @@ class JobTimes(Record, frozen=True, kw_only=True):
     """True: the last of `failures` ended the job."""
     saved: tuple[float, ...] = ()
     """When checkpoints were seen, besides those that the steps show."""
+    late_s: Mapping[str, Mapping[int, tuple[float, float]]] = {}
+    """By host and rank: the seconds of saving, and of evaluation, after the rank's last step."""
     ranks_began: Mapping[str, float] = {}
     """By host: when its first rank was started, for hosts whose steps were not measured."""
     interrupted: bool = False
@@ -55,7 +71,11 @@ def divide_time(
     times: JobTimes, hosts: Sequence[str], tables: "Mapping[str, StepTable]"
 ) -> dict[str, dict[str, float]]:
     """Return for each of *hosts* the seconds of each of NAMES. What they lack of the job's time is unexplained."""
-    ranks = [(host, _RankTimes(times, table.of(rank))) for host, table in tables.items() for rank in table.ranks]
+    ranks = [
+        (host, _RankTimes(times, table.of(rank), times.late_s.get(host, {}).get(rank, (0.0, 0.0))))
+        for host, table in tables.items()
+        for rank in table.ranks
+    ]
     saved = _list_saved_times(times, [rank for _, rank in ranks])
     for _, rank in ranks:
         rank.saved = saved
@@ -90,13 +110,14 @@ def _clip_s(times: JobTimes, start_s: float, end_s: float) -> float:
 class _RankTimes:
     """The steps of one rank as arrays: begin, duration, and the parts of each, none of which overlap."""
 
-    def __init__(self, times: JobTimes, table: "StepTable") -> None:
+    def __init__(self, times: JobTimes, table: "StepTable", late_s: tuple[float, float]) -> None:
         np = numpy()
         self._facts = times
+        self._late_s = late_s
         last_s = times.failures[-1] if times.failed else times.end_s
         inside = table.where((table.end_s > times.start_s) & (table.end_s <= min(last_s, times.end_s)))
         self.end_s: Floats = inside.end_s
-        previous_end_s = np.concatenate(([times.start_s], self.end_s[:-1]))
+        previous_end_s = np.concatenate(([times.start_s], self.end_s))[:-1]  # As many as steps, which may be none.
         begin = np.where(np.isnan(inside.step_s), self.end_s, self.end_s - inside.step_s)
         self.begin_s: Floats = np.maximum(begin, previous_end_s)
         self.step_s: Floats = self.end_s - self.begin_s
@@ -106,7 +127,16 @@ class _RankTimes:
             else np.zeros(len(previous_end_s), int)
         )
         self.key = self.attempt.astype("i8") * (1 << 40) + inside.step
-        parts = [inside.checkpoint_s, inside.data_s, inside.forward_s, inside.backward_s, inside.optimizer_s]
+        parts = [
+            inside.checkpoint_s,
+            inside.data_s,
+            inside.evaluation_s,
+            inside.collection_s,
+            inside.pause_s,
+            inside.forward_s,
+            inside.backward_s,
+            inside.optimizer_s,
+        ]
         self.is_divided: NDArray[bool_] = ~np.isnan(np.stack([inside.forward_s, inside.backward_s])).all(axis=0)
         left_s = self.step_s
         fitted_s = []
@@ -115,7 +145,8 @@ class _RankTimes:
         ) in parts:  # Measured by another clock reading than the step's end: none may be longer than what is left.
             fitted_s.append(np.clip(np.nan_to_num(part), 0.0, left_s))
             left_s = left_s - fitted_s[-1]
-        self.checkpoint_s, self.data_s, self.forward_s, self.backward_s, self.optimizer_s = fitted_s
+        self.checkpoint_s, self.data_s, self.evaluation_s, self.collection_s, self.pause_s, *worked_s = fitted_s
+        self.forward_s, self.backward_s, self.optimizer_s = worked_s
         self.wait_s: Floats = np.zeros(len(self.end_s))
         self.saved: tuple[float, ...] = ()
 
@@ -142,6 +173,11 @@ class _RankTimes:
                 lost[steps] = np.clip(self.end_s[steps] - np.maximum(self.begin_s[steps], kept_s), 0.0, None)
                 parts["lost"] += _clip_s(times, max(float(self.end_s[steps[-1]]), kept_s), failed_s)
                 previous_s = failed_s
+        if not times.failed and len(self.end_s):
+            left_s = _clip_s(times, float(self.end_s[-1]), times.end_s)
+            saved_s = min(self._late_s[0], left_s)
+            parts["checkpoints"] += saved_s
+            parts["evaluation"] += min(self._late_s[1], left_s - saved_s)
         if times.failed:
             parts["idle"] += _clip_s(times, times.failures[-1], times.end_s)
         left = self.step_s - lost
@@ -152,14 +188,28 @@ class _RankTimes:
         trained = np.where(
             self.is_divided,
             self.forward_s + self.backward_s + self.optimizer_s - self.wait_s,
-            self.step_s - self.checkpoint_s - self.data_s,
+            self.step_s - self.checkpoint_s - self.data_s - self.evaluation_s - self.collection_s - self.pause_s,
         )
+        for first, excess_s in self._first_steps(trained):
+            parts["first step"] += excess_s * float(share[first])
+            trained[first] -= excess_s
+        parts["evaluation"] += float((self.evaluation_s * share).sum())
+        parts["collection"] += float((self.collection_s * share).sum())
+        parts["pause"] += float((self.pause_s * share).sum())
         parts["data"] += float((self.data_s * share).sum())
         parts["straggler"] += float((self.wait_s * share).sum())
         parts["training"] += float((trained * share).sum())
         parts["checkpoints"] += float(saving.sum())
         parts["lost"] += float(lost.sum())
         return parts
+
+    def _first_steps(self, trained_s: "Floats") -> "Iterator[tuple[int, float]]":
+        """Yield the index of the first step of each attempt, and by how much it trained longer than the median one."""
+        np = numpy()
+        for attempt in sorted(set(self.attempt.tolist())):
+            steps = np.flatnonzero(self.attempt == attempt)
+            if len(steps) > FEWEST_STEPS:
+                yield int(steps[0]), max(float(trained_s[steps[0]] - np.median(trained_s[steps[1:]])), 0.0)
 
 
 def _list_saved_times(times: JobTimes, ranks: Sequence[_RankTimes]) -> tuple[float, ...]:

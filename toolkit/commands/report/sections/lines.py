@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from toolkit.commands.report.model import Axis, Chart, HeatMap, Line, Mark
+from toolkit.commands.report.sections.words import format_size
 
 if TYPE_CHECKING:
     from toolkit.series.sample_reader import Samples
@@ -11,6 +14,8 @@ if TYPE_CHECKING:
 TIME = Axis(name="time", unit="", kind="time")
 # Of a line over a whole job, and of a heat map.
 POINTS, CELLS = 500, 400
+# A limit of more than this many times the greatest value would flatten the curve.
+FLATTENING = 2.0
 Window = tuple[float, float]
 
 
@@ -41,6 +46,18 @@ def build_line(
         source=source,
         is_shown=is_shown,
     )
+
+
+def label_limit(used: Line | None, limit: Line | None) -> list[Line | None]:
+    """Return the lines of what is *used* and its *limit*. Where the limit is so far above that it would flatten the
+    curve, it is no line, but stands in the name of the other one."""
+    if used is None or limit is None:
+        return [used, limit]
+    greatest = max(value for value in (used.high or used.mean) if value == value)
+    least_limit = min(value for value in limit.mean if value == value)
+    if least_limit <= FLATTENING * greatest:
+        return [used, limit]
+    return [structs.replace(used, name=f"{used.name} (limit {format_size(least_limit)})")]
 
 
 def build_chart(
@@ -94,7 +111,7 @@ def build_heat_map(
             top=100.0,
             marks=tuple(marks),
             cursor=cursor,
-            formula="The mean of each span; darker is busier. The lines above show the extremes.",
+            formula="The mean of each span; what stands out more is busier. The lines above show the extremes.",
         )
     ]
 

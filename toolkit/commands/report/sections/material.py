@@ -4,6 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit import folders
 from toolkit.commands.jobs.data import HostData, JobData
 from toolkit.commands.jobs.logs import tail
 from toolkit.commands.jobs.records import samples
@@ -24,6 +25,11 @@ NO_NUMPY = (
 NO_MONITOR = (
     "Nothing was measured: the system monitor was off, or the job ended before its first sample. `toolkit run` has it "
     "on; elsewhere set TOOLKIT_MONITOR=1 or give the job a profilerconfig.json (docs/monitor.md)."
+)
+
+UNREADABLE = (
+    "The monitor's files hold nothing that can be read: the job ended before its first sample, or they are damaged,"
+    " which the notes of the job then say."
 )
 
 
@@ -91,11 +97,16 @@ class Material:
         """The host and the steps of each rank that has any, by the rank."""
         return {rank: (host, table.of(rank)) for host, table in self.steps.items() for rank in table.ranks}
 
-    @cached_property
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings by time; while the job runs, the monitor's alone."""
+        return self.diagnosis.findings
+
+    @cached_property
+    def diagnosis(self) -> diagnosed.DiagnosedJob:
+        """The findings and the rules that could not judge; while the job runs, the monitor's findings alone."""
         if self.job.status == "running" or not self._has_numpy:
-            return diagnosed.read_live_findings(self.job)
+            return diagnosed.DiagnosedJob(findings=diagnosed.read_live_findings(self.job))
         return diagnosed.diagnose_job(self.job)
 
     @property
@@ -103,6 +114,9 @@ class Material:
         """A sentence on why there are no samples or steps, and how to get them."""
         if not self._has_numpy and any(host.is_monitored for host in self.job.hosts):
             return NO_NUMPY
+        kept = (host.monitor / kind for host in self.job.hosts for kind in ("samples", "steps"))
+        if any(folders.matching(folder, "*", folders.named_elsewhere) for folder in kept):
+            return UNREADABLE
         return NO_MONITOR
 
     @cached_property

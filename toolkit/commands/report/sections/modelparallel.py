@@ -83,18 +83,18 @@ def _build_schedule(steps: list[RankStep]) -> Boxes:
     boxes = []
     for row, step in enumerate(steps):
         shift_ns = step.wall_ns - step.monotonic_ns
-        for span in step.spans:
-            boxes.append(
-                Box(
-                    row=row,
-                    start=(span.begin_ns + shift_ns) / 1e9,
-                    end=(span.end_ns + shift_ns) / 1e9,
-                    kind=KINDS.index(span.kind),
-                    mark=_choose_mark(span.kind, span.microbatch),
-                    label=str(span.microbatch),
-                    text=f"{span.kind} of microbatch {span.microbatch}, {(span.end_ns - span.begin_ns) / 1e6:.3g} ms",
-                )
+        boxes += [
+            Box(
+                row=row,
+                start=(span.begin_ns + shift_ns) / 1e9,
+                end=(span.end_ns + shift_ns) / 1e9,
+                kind=KINDS.index(span.kind),
+                mark=_choose_mark(span.kind, span.microbatch),
+                label=str(span.microbatch),
+                text=f"{span.kind} of microbatch {span.microbatch}, {(span.end_ns - span.begin_ns) / 1e6:.3g} ms",
             )
+            for span in step.spans
+        ]
     low = min((box.start for box in boxes), default=0.0)
     boxes = [msgspec.structs.replace(box, start=box.start - low, end=box.end - low) for box in boxes]
     step = steps[0]

@@ -2,13 +2,22 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 
-from toolkit.commands.jobs.data import HostData, JobData
+from msgspec.structs import replace
+
+from toolkit import folders
+from toolkit.commands.jobs.data import JobData
+from toolkit.commands.jobs.ending import describe_cause, describe_host, name_culprit, replace_host_paths
+from toolkit.commands.jobs.explaining import explain
+from toolkit.commands.jobs.folders import in_order
+from toolkit.commands.jobs.logs import tail
 from toolkit.commands.report.model import Block, Cell, Lines, Table, Tone, Words, make_table
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import count_words, first_line, format_duration, format_utc
+from toolkit.job.explanation import list_rows
 from toolkit.job.report import Interruption, seconds_of, spot_words
-from toolkit.series.debugger_names import files_of
 
 TONES: dict[str, Tone] = {
     "succeeded": "good",
@@ -19,17 +28,11 @@ TONES: dict[str, Tone] = {
     "vanished": "bad",
 }
 TRACEBACK_LINES = 30
-# SecondaryStatus of DescribeTrainingJob.
-LIMITS = {
-    "MaxRuntimeExceeded": "the job reached its time limit (MaxRuntimeInSeconds): ",
-    "MaxWaitTimeExceeded": "the job reached its limit of training and waiting together (MaxWaitTimeInSeconds): ",
-}
-_MESSAGE = re.compile(r'ErrorMessage "(?P<text>.*?)"(?:\nExtraInfo "(?P<extra>.*?)")?(?:\nCommand |\n\n|\Z)', re.DOTALL)
-UNFINISHED = (
-    "The job left no report and does not run any more: its container, its machine, or `toolkit run` itself was killed."
-)
-# A copy of profiler-output, as S3 has it.
-DEBUGGER_ALONE = "Only SageMaker Debugger's files of this job are here, so that how it ended is not known."
+MOST_STACKS, STACK_FILE_LINES, STACK_LINES = 8, 2000, 40
+# The head of each stack by faulthandler ("Current thread 0x... (most recent call first):") and py-spy 0.4 ("Thread 71
+# (idle): "MainThread""), and that of the main thread.
+THREAD = re.compile(r"(Current thread|Thread) ")
+MAIN_THREAD = re.compile(r"^Current thread|MainThread")
 
 
 def build_blocks(material: Material) -> list[Block]:
@@ -37,18 +40,18 @@ def build_blocks(material: Material) -> list[Block]:
     job = material.job
     blocks: list[Block] = []
     if job.status not in ("succeeded", "running"):
-        blocks.append(_build_cause(job))
-        blocks += _build_place(job)
+        blocks += _build_explanation(material)
     blocks += _build_times(material)
     blocks.append(_build_hosts_table(job))
     blocks += _build_interruptions(material)
     blocks += _build_restarts(material)
     traceback = job.outcome.cause.traceback if job.outcome and job.status != "succeeded" else ""
     if traceback.strip():
-        lines = job.mask(traceback).strip("\n").splitlines()
+        lines = replace_host_paths(job, job.mask(traceback)).strip("\n").splitlines()
         cut = lines[-TRACEBACK_LINES:]
         title = "Traceback" if len(cut) == len(lines) else f"Traceback, its last {len(cut)} of {len(lines)} lines"
         blocks.append(Lines(id="traceback", title=title, lines=tuple(cut)))
+    blocks += _build_stacks(job)
     blocks += [Words(name="Note", text=job.mask(note), tone="warn") for note in _list_notes(job)]
     return blocks
 
@@ -79,88 +82,17 @@ def summarise(material: Material) -> str:
     return f"{opening[:1].upper()}{opening[1:]}: {cause}." if opening else f"{cause}."
 
 
-def describe_cause(job: JobData) -> str:
-    """Return the cause of the job's end, as completely as it is known."""
-    vanished = [host.name for host in job.hosts if host.status == "vanished"]
-    if job.status == "failed" and job.failed_host in vanished:
-        return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."
-    outcome = job.outcome
-    if outcome is not None and outcome.status != "succeeded" and (outcome.cause.message or outcome.plugin_failure_text):
-        limit = LIMITS.get(job.stopped_by, "")
-        return _replace_host_paths(job, job.mask(limit + (outcome.cause.message or outcome.plugin_failure_text)))
-    if job.reason:
-        match = _MESSAGE.search(job.reason)
-        return match["text"] if match else job.reason.partition(": ")[2] or job.reason
-    if job.status == "stopped":
-        return f"The platform stopped the job ({job.stopped_by})." if job.stopped_by else "The job was stopped."
-    if job.status == "unfinished":
-        return DEBUGGER_ALONE if _has_debugger_files_alone(job) else UNFINISHED
-    return next((job.mask(host.cause) for host in job.hosts if host.cause), "Nothing says why.")
-
-
-def name_culprit(job: JobData) -> str:
-    """Return "rank 1 of host algo-2", "host algo-2", or "" where no one is named."""
-    host = "" if job.failed_host in ("", "host 1") else job.failed_host
-    if any(job_host.name == host and job_host.status == "vanished" for job_host in job.hosts):
-        return ""
-    outcome = job.outcome
-    process = ""
-    if outcome is not None and outcome.status == "failed":
-        process = f"rank {outcome.cause.rank}" if outcome.cause.rank is not None else outcome.cause.process
-    if process and host:
-        return f"{process} of host {host}"
-    return process or (f"host {host}" if host else "")
-
-
-def _replace_host_paths(job: JobData, text: str) -> str:
-    """Return *text* with /opt/ml for a simulated host's folder: shorter, and as the script's author knows it."""
-    for host in job.hosts:
-        for folder in dict.fromkeys((host.output.parent, host.output.parent.resolve())):  # It may lie behind a link.
-            text = text.replace(str(folder), "/opt/ml")
-    return text
-
-
-def _has_debugger_files_alone(job: JobData) -> bool:
-    if job.status != "unfinished" or not job.hosts:
-        return False
-    return all(files_of(host.output) and not host.is_measured for host in job.hosts)
-
-
-def _build_cause(job: JobData) -> Words:
-    advice = job.outcome.cause.advice if job.outcome else ""
-    if _has_debugger_files_alone(job):
-        advice = "The platform's description of the job has its status and the reason of a failure."
-    elif job.status == "unfinished" and not advice:
-        advice = (
-            "Look for what killed it: the machine's kernel log (dmesg) for out of memory, the orchestrator's events "
-            "for an eviction or a lost node."
-        )
-    return Words(name="Cause", text=describe_cause(job), tone=TONES[job.status], advice=advice)
-
-
-def _build_place(job: JobData) -> list[Block]:
-    outcome = job.outcome
-    blocks: list[Block] = []
-    if any(host.name == job.failed_host and host.status == "vanished" for host in job.hosts):
-        blocks.append(Words(name="Where", text=f"host {job.failed_host}"))
-    elif outcome is None or outcome.status == "succeeded":
-        match = _MESSAGE.search(job.reason)
-        if match and match["extra"]:
-            blocks.append(Words(name="Where", text=match["extra"]))
-    else:
-        cause = outcome.cause
-        rank = f"rank {cause.rank}" if cause.rank is not None else cause.process
-        if cause.rank is not None and cause.local_rank is not None:
-            rank += f" (local rank {cause.local_rank})"
-        pid = f"pid {cause.pid}" if cause.pid is not None else ""
-        place = ", ".join(filter(None, (f"host {outcome.cause_host}" if outcome.cause_host else "", rank, pid)))
-        place_and_end = ": ".join(filter(None, (place, cause.process_end)))
-        if cause.identical_failures:
-            place_and_end += f"; {count_words(cause.identical_failures, 'more rank')} with the same traceback"
-        if place_and_end:
-            blocks.append(Words(name="Where", text=job.mask(place_and_end)))
+def _build_explanation(material: Material) -> list[Block]:
+    """Return what `toolkit why` says, row by row, uncut."""
+    job = material.job
+    explanation = explain(job, now_s=material.now_s)
+    elsewhere = tuple(place for place in explanation.look if not place.startswith("toolkit report"))
+    rows = dict(list_rows(replace(explanation, look=elsewhere)))
+    advice = rows.pop("What to do", "")
+    blocks: list[Block] = [Words(name="Cause", text=rows.pop("Cause"), tone=TONES[job.status], advice=advice)]
+    blocks += [Words(name=name, text=text) for name, text in rows.items()]
     if job.exit_code is not None:
-        kind = f" ({outcome.cause.kind})" if outcome is not None and outcome.cause.kind else ""
+        kind = f" ({explanation.kind})" if explanation.kind else ""
         blocks.append(Words(name="Exit code", text=f"{job.exit_code}{kind}"))
     return blocks
 
@@ -192,21 +124,44 @@ def _build_hosts_table(job: JobData) -> Table:
         "hosts",
         "Hosts",
         ("host", "status", "exit code", "on this host"),
-        ((host.name, host.status, host.exit_code, job.mask(_describe_host(host))) for host in job.hosts),
+        ((host.name, host.status, host.exit_code, job.mask(describe_host(job, host))) for host in job.hosts),
     )
 
 
-def _describe_host(host: HostData) -> str:
-    """Return what happened on *host* itself, "" if that is all its status says."""
-    if host.cause:
-        return host.cause
-    outcome = host.outcome
-    if outcome is None or outcome.status == "succeeded":
-        return ""
-    if outcome.this_host_end:
-        return outcome.this_host_end
-    cause = outcome.cause
-    return f"{cause.process} {cause.process_end}".strip() if cause.process_end else first_line(cause.message)
+def _build_stacks(job: JobData) -> list[Block]:
+    """Return the stacks that the ranks of a job wrote when it hung, those of the host of the cause first."""
+    hosts = sorted(job.hosts, key=lambda host: host.name != job.failed_host)
+    paths = [
+        (host, path)
+        for host in hosts
+        for path in sorted(
+            folders.matching(host.output / "data" / "stacks", "*.txt", folders.named_elsewhere),
+            key=lambda path: in_order(path.stem),
+        )
+    ]
+    blocks: list[Block] = []
+    for host, path in paths[:MOST_STACKS]:
+        try:
+            lines = choose_thread(tail(path, STACK_FILE_LINES, job.mask))[:STACK_LINES]
+        except OSError as error:
+            lines = (f"({path.name} cannot be read: {error.strerror})",)
+        shown = tuple(replace_host_paths(job, line) for line in lines)
+        rank = path.stem.removeprefix(f"{host.name}-").replace("rank-", "rank ")
+        blocks.append(Lines(id=f"stack-{path.stem}", title=f"Stack of {rank} of {host.name}", lines=shown))
+    if len(paths) > MOST_STACKS:
+        more = f"The stacks of {len(paths) - MOST_STACKS} more ranks are in output/data/stacks of their hosts."
+        blocks.append(Words(text=more))
+    return blocks
+
+
+def choose_thread(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the stack of the thread that trains out of those of all threads, as faulthandler or py-spy writes them;
+    all *lines* if no thread can be told from the others."""
+    starts = [number for number, line in enumerate(lines) if THREAD.match(line)]
+    for start, end in pairwise([*starts, len(lines)]):
+        if MAIN_THREAD.search(lines[start]):
+            return tuple(line for line in lines[start:end] if line.strip())
+    return tuple(lines)
 
 
 def _build_interruptions(material: Material) -> list[Block]:
@@ -270,7 +225,7 @@ def _build_restarts(material: Material) -> list[Block]:
             restart.host,
             restart.rank if restart.rank is not None else restart.process,
             restart.exit_code,
-            _replace_host_paths(job, job.mask(first_line(restart.message))),
+            replace_host_paths(job, job.mask(first_line(restart.message))),
         )
         for restart in job.restarts
     )

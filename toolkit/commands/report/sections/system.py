@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.commands.report.model import Block, Chart, Line, Mark, Words
-from toolkit.commands.report.sections.lines import Window, build_chart, build_heat_map, build_line
-from toolkit.commands.report.sections.marks import list_marks
+from toolkit.commands.report.sections.lines import Window, build_chart, build_heat_map, build_line, label_limit
+from toolkit.commands.report.sections.marks import is_about_host, list_marks
 from toolkit.commands.report.sections.material import Material
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MOST_HOSTS = 16
 _CORE = re.compile(r"cpu/core(\d+)/used_percent")
 _GPU = re.compile(r"gpu/(\d+)/used_percent")
+LIMIT = (("memory/container/limit_bytes", "limit", True),)
 # title, unit, formula, then (column, label, shown).
 CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str, bool], ...]], ...] = (
     (
@@ -34,7 +35,7 @@ CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str, bool], ...]], ...] = (
         "The container's memory without page cache that the kernel can take back, and its limit (cgroup).",
         (
             ("memory/container/used_bytes", "used", True),
-            ("memory/container/limit_bytes", "limit", True),
+            *LIMIT,
             ("memory/shm/used_bytes", "/dev/shm", True),
         ),
     ),
@@ -98,7 +99,7 @@ def build_host_blocks(material: Material, host: str, samples: "Samples") -> list
     window = samples.span()
     if window is None:
         return []
-    job_marks = tuple(list_marks(material, elapsed=False))
+    job_marks = tuple(list_marks(material, elapsed=False, is_shown=lambda finding: is_about_host(finding, host)))
     source = f"monitor/samples of host {host}"
     blocks: list[Block] = []
     for title, unit, formula, columns in CHARTS:
@@ -107,10 +108,12 @@ def build_host_blocks(material: Material, host: str, samples: "Samples") -> list
         ):
             title, unit, formula = IN_PERCENT
             columns = (("memory/container/used_percent", "used", True),)
-        lines = (
+        lines = [
             build_line(samples, column, label, window, source=f"{source}, {column}", is_shown=is_shown)
             for column, label, is_shown in columns
-        )
+        ]
+        if columns[1:2] == LIMIT:
+            lines = [*label_limit(*lines[:2]), *lines[2:]]
         name = f"{host}-{title.lower()}"
         blocks += build_chart(
             name, f"{title} of {host}", unit, lines, cursor="system", marks=job_marks, formula=formula

@@ -1,12 +1,13 @@
 """Builds the section "timeline": one list of all hosts' events, and a chart of the ranks that ran."""
 
+from toolkit.commands.jobs.ending import describe_cause
 from toolkit.commands.report.model import Axis, Block, Cell, Chart, Line, Words, make_table
 from toolkit.commands.report.sections.findings import label_finding
 from toolkit.commands.report.sections.marks import list_marks
 from toolkit.commands.report.sections.material import Material
-from toolkit.commands.report.sections.outcome import describe_cause
 from toolkit.commands.report.sections.words import first_line, format_duration, format_utc
 from toolkit.diagnosis.folding import fold
+from toolkit.job.outcome import Exit
 from toolkit.job.report import seconds_of
 
 MOST_EVENTS = 200
@@ -37,14 +38,7 @@ def _list_events(material: Material) -> list[Event]:
         events.append((material.start_s, "", "the job begins"))
     for host in job.hosts:
         for process in host.outcome.exits if host.outcome else ():
-            if process.started_ns:
-                events.append(
-                    (process.started_ns / 1e9, host.name, f"{process.process} is started (pid {process.pid})")
-                )
-            if process.ended_ns:
-                how = f"killed by signal {process.signal}" if process.signal else f"ended with code {process.code}"
-                signalled = ", as train told it" if process.signalled else ""
-                events.append((process.ended_ns / 1e9, host.name, f"{process.process} {how}{signalled}"))
+            events += _list_process_events(process, host.name)
     for host_name, table in material.steps.items():
         events.append((float(table.end_s[0]), host_name, f"first step ends (rank {int(table.rank[0])})"))
         events.append(
@@ -75,6 +69,17 @@ def _list_events(material: Material) -> list[Event]:
         events.append((material.failed_s, job.failed_host, f"the job fails: {first_line(describe_cause(job))}"))
     if job.end_s is not None:
         events.append((job.end_s, "", f"the job ends ({job.status})"))
+    return events
+
+
+def _list_process_events(process: Exit, host_name: str) -> list[Event]:
+    events: list[Event] = []
+    if process.started_ns:
+        events.append((process.started_ns / 1e9, host_name, f"{process.process} is started (pid {process.pid})"))
+    if process.ended_ns:
+        how = f"killed by signal {process.signal}" if process.signal else f"ended with code {process.code}"
+        signalled = ", as train told it" if process.signalled else ""
+        events.append((process.ended_ns / 1e9, host_name, f"{process.process} {how}{signalled}"))
     return events
 
 

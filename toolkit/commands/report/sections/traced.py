@@ -49,13 +49,13 @@ class TracedJob(Record, frozen=True, kw_only=True):
     """The traces of a job that its page shows."""
 
     listings: tuple[Listing, ...] = ()
-    """What each rank says of its traces."""
+    """The list of traces of each rank."""
     window: str = ""
     """The name of the window that is shown."""
     traces: tuple[ChromeTrace, ...] = ()
     """The traces of its ranks, at most MOST_RANKS."""
     ranks: int = 0
-    """How many ranks traced it."""
+    """The number of ranks that traced it."""
     pairs: tuple[TracePair, ...] = ()
     """The requests that exactly two ranks answered, by time."""
     unread: tuple[str, ...] = ()

@@ -7,14 +7,34 @@ from pathlib import Path
 from toolkit import folders
 from toolkit.commands.jobs.data import JobData
 from toolkit.commands.report.model import Block, Cell, Part, Shares, Table, Tone, Words, make_table
+from toolkit.commands.report.sections import start_up
 from toolkit.commands.report.sections.ledger import NAMES, JobTimes, divide_time
 from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import count_words, format_duration
 from toolkit.job.outcome import Exit
+from toolkit.series import pauses
+from toolkit.series.start_up import read as read_start
 
 # Title, tone and formula of each part.
 TITLES: dict[str, tuple[str, Tone, str]] = {
     "start-up": ("start-up", "plain", "from the job's start to the start of each rank's first step"),
+    "first step": (
+        "first step",
+        "warn",
+        "by how much the first step's forward, backward and optimizer took longer than the median step's: compiling, "
+        "tuning, allocating",
+    ),
+    "evaluation": (
+        "evaluation",
+        "plain",
+        "from the end of a step to the end of the last call of a module with gradients off before the next step",
+    ),
+    "collection": ("garbage collection", "warn", "Python's garbage collections in the thread that trains, by step"),
+    "pause": (
+        "other",
+        "warn",
+        "from the end of a step to the first call of a module with gradients on, less the parts above",
+    ),
     "data": ("data wait", "warn", "time inside of the data loader's next(), by step"),
     "straggler": (
         "straggler wait",
@@ -38,7 +58,7 @@ TITLES: dict[str, tuple[str, Tone, str]] = {
 UNEXPLAINED = "unexplained"
 # A larger part of the time that is unexplained wants a reason.
 MOST = 0.1
-INSTALLER = "pip"  # The process that installs requirements (train/source/install.py).
+INSTALLERS = ("pip", "uv")  # The processes that install requirements (train/source/installer.py).
 MISSING = (
     "The times of the job's start and end are not known: no outcome, metric or monitor file of this job has any. "
     "`toolkit run` notes both in job.json."
@@ -64,6 +84,7 @@ def build_blocks(material: Material) -> list[Block]:
             note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, times)}",
         )
     ]
+    blocks += start_up.build_blocks(measure_starts(material))
     if material.price is not None:
         blocks.append(_build_money_table(parts, total_s, material.price))
     missing = [host.name for host in job.hosts if host.name not in material.steps]
@@ -73,6 +94,18 @@ def build_blocks(material: Material) -> list[Block]:
     elif material.steps and missing:
         blocks.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
     return blocks
+
+
+def measure_starts(material: Material) -> list[start_up.StartUp]:
+    """Return the start of each host that was measured."""
+    if material.start_s is None:
+        return []
+    measured = []
+    for host in material.job.hosts:
+        start = read_start(host.monitor) if host.name in material.steps else None
+        if start is not None:
+            measured.append(start_up.measure(host.name, material.start_s, start, material.steps[host.name]))
+    return [start for start in measured if start is not None]
 
 
 def _list_starts(material: Material) -> list[Material]:
@@ -134,6 +167,12 @@ def measure_times(material: Material) -> JobTimes:
                 {written_s for host in job.hosts for written_s in _list_write_times(host.output.parent / "checkpoints")}
             )
         ),
+        late_s={
+            host.name: {
+                rank: (late.late_saving_s, late.late_evaluation_s) for rank, late in pauses.read(host.monitor).items()
+            }
+            for host in job.hosts
+        },
         ranks_began=_list_rank_starts(job),
     )
 
@@ -158,7 +197,7 @@ def _list_process_starts(exits: Sequence[Exit]) -> list[int]:
     Where the installation failed, no rank was started: its end, since until then all was start-up.
     """
     started = [process for process in exits if process.started_ns]
-    if started and all(process.process == INSTALLER for process in started):
+    if started and all(process.process in INSTALLERS for process in started):
         return [max(process.ended_ns or process.started_ns for process in started)]
     return [process.started_ns for process in started if process.rank is not None] or [
         process.started_ns for process in started

@@ -2,6 +2,7 @@
 
 // Beyond so many lines (of so many with a band), the median and the furthest from it have colours; the others wait in grey.
 const MANY = 8, MANY_BANDS = 4;
+const DASHES = [undefined, [7, 3], [2, 3], [7, 3, 2, 3]]; // Eight lines have each a colour; more of them are dashed.
 const LABEL = 26; // Characters of a label that fit beside the chart.
 const LEGEND_LIMIT = 8; // Lines whose values the live region speaks.
 
@@ -19,7 +20,7 @@ class Chart extends Plot {
     const places = this.lines.flatMap((line) => line.xs);
     this.apart = spec.style === "bars" && this.lines.length > 1 && new Set(places).size === places.length && this.lines.every((line) => line.xs.length === 1);
     if (this.apart) this.step = 1;
-    this.many = spec.style === "lines" && (shown.length > MANY || shown.filter((line) => line.lows).length > MANY_BANDS);
+    this.many = spec.style !== "bars" && (shown.length > MANY || shown.filter((line) => line.lows).length > MANY_BANDS);
     if (this.many) this.addMedian(shown);
     const kept = kepts.lines[spec.id] ?? {};
     let colour = 0;
@@ -32,7 +33,7 @@ class Chart extends Plot {
 
   /** Add the median of *lines* in front, and give the line that is furthest from it a colour. */
   addMedian(lines) {
-    const joined = uPlot.join(lines.map((line) => [line.xs, line.means]));
+    const joined = this.onOneAxis(lines);
     const medians = joined[0].map((_, i) => median(joined.slice(1).map((values) => values[i]).filter((value) => value !== null && value !== undefined)));
     const away = joined.slice(1).map((values) => {
       const apart = values.map((value, i) => (value === null || value === undefined ? null : Math.abs(value - medians[i]))).filter((value) => value !== null);
@@ -45,6 +46,12 @@ class Chart extends Plot {
       furthest,
       ...this.lines.filter((line) => line !== furthest),
     ];
+  }
+
+  /** The places of the longest of *lines*, then the values of each line there: a value holds until the next. */
+  onOneAxis(lines) {
+    const xs = lines.reduce((longest, line) => (line.xs.length > longest.length ? line.xs : longest), []);
+    return [xs, ...lines.map((line) => (line.xs === xs ? line.means : xs.map((x) => line.means[lastUpTo(line.xs, x)] ?? null)))];
   }
 
   span() {
@@ -75,8 +82,8 @@ class Chart extends Plot {
       if (line.highs) series.push(side());
       line.series = series.length;
       series.push({
-        stroke: stroke(1), width: line.computed ? 2.25 : 1.6, show: line.state !== "off", dash: line.colour >= 8 && !this.many ? [6, 3] : undefined,
-        paths: style !== "lines" ? () => null : this.isCount(line) ? uPlot.paths.stepped({ align: 1 }) : undefined,
+        stroke: stroke(1), width: line.computed ? 2.25 : 1.6, show: line.state !== "off", dash: DASHES[Math.floor((this.many ? Math.max(0, line.colour - 1) : line.colour) / 8) % DASHES.length],
+        paths: style === "bars" || style === "points" ? () => null : this.isStepped(line) ? uPlot.paths.stepped({ align: 1 }) : undefined,
         points: style === "points" ? { show: true, size: 6, fill: stroke(1) } : style === "bars" ? { show: false } : { show: line.xs.length < 2 ? true : undefined, size: 5, fill: stroke(1) },
       });
       if (line.highs) {
@@ -115,6 +122,10 @@ class Chart extends Plot {
   namedAxis() {
     const lines = [...this.lines].sort((a, b) => a.xs[0] - b.xs[0]), room = Math.max(4, Math.floor((this.box.clientWidth - 110) / lines.length / 7.5));
     return { ...this.xAxis(), splits: () => lines.map((line) => line.xs[0]), values: () => lines.map((line) => short(line.name, room)), grid: { show: false } };
+  }
+
+  isDrawnAsLine() {
+    return this.spec.style === "lines" || this.spec.style === "stepped";
   }
 
   yRange(low, high) {
@@ -189,7 +200,7 @@ class Chart extends Plot {
   /** The value of *line* at the point *index*: that of its last own point up to there. */
   at(line, index) {
     const x = this.u.data[0][index], own = lastUpTo(line.xs, x);
-    if (own < 0 || (this.spec.style !== "lines" && line.xs[own] !== x)) return { mean: null };
+    if (own < 0 || (!this.isDrawnAsLine() && line.xs[own] !== x)) return { mean: null };
     return { mean: line.means[own], low: line.lows?.[own], high: line.highs?.[own] };
   }
 
@@ -200,20 +211,21 @@ class Chart extends Plot {
     return withUnit(number(mean) + band, this.spec.y.label);
   }
 
-  /** Whether *line* counts something over time, as running ranks: it holds its value until the next. */
-  isCount(line) {
-    const { x, y } = this.spec;
-    return (x.kind === "time" || x.kind === "elapsed") && !y.unit && line.means.every((value) => value === null || Number.isInteger(value));
+  /** Whether *line* holds its value until the next: steps, and what counts something over time, as running ranks. */
+  isStepped(line) {
+    const { x, y, style } = this.spec;
+    return style === "stepped" || (x.kind === "time" || x.kind === "elapsed") && !y.unit && line.means.every((value) => value === null || Number.isInteger(value));
   }
 
-  /** The mean of what is shown; over time, a value counts for as long as it held. */
+  /** The mean of what is shown; over time, a value counts for as long as it held, but a step counts once. */
   meanText(line) {
     const [from, to] = this.group.span(), { kind } = this.spec.x, step = usualStep(line.xs) || 1;
     let sum = 0, weights = 0;
     for (let i = Math.max(0, lastUpTo(line.xs, from)); i < line.xs.length && line.xs[i] <= to; i++) {
       if (line.means[i] === null) continue;
       const until = i + 1 < line.xs.length ? line.xs[i + 1] : line.xs[i] + step;
-      const weight = kind === "time" || kind === "elapsed" ? Math.max(0, Math.min(until, to) - Math.max(line.xs[i], from)) : 1;
+      const held = this.spec.style === "lines" && (kind === "time" || kind === "elapsed");
+      const weight = held ? Math.max(0, Math.min(until, to) - Math.max(line.xs[i], from)) : 1;
       sum += line.means[i] * weight;
       weights += weight;
     }
@@ -229,7 +241,7 @@ class Chart extends Plot {
       button.setAttribute("aria-pressed", String(line.state === "colour"));
       swatch.style.setProperty("--line", line.state === "grey" && line !== this.chosen ? colours.quiet : this.lineColour(line));
       button.style.fontWeight = line === this.chosen ? "600" : "";
-      value.textContent = line.state === "off" ? "" : x === null ? (this.spec.style === "lines" ? this.meanText(line) : this.apart ? withUnit(number(line.means[0]), this.spec.y.label) : "") : this.valueText(line, this.index);
+      value.textContent = line.state === "off" ? "" : x === null ? (this.isDrawnAsLine() ? this.meanText(line) : this.apart ? withUnit(number(line.means[0]), this.spec.y.label) : "") : this.valueText(line, this.index);
     }
   }
 

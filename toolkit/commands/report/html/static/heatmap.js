@@ -1,13 +1,20 @@
-// A heat map: an image behind uPlot's axes and cursor. Darker is more, in every theme.
+// A heat map: an image behind uPlot's axes and cursor. What is more stands out more: darker on light, lighter on dark.
 
-// From sand to night; each is darker than the one before.
-const SHADES = ["#f7f0d8", "#dfe3bd", "#b3d1b4", "#7db8b0", "#4c99aa", "#2f769c", "#255085", "#1f2f63", "#160f3a"];
-const TABLE = shadeTable();
+// From sand to night, and from night to sand: the least is near to the card that it is on.
+const SHADES = {
+  light: ["#f7f0d8", "#dfe3bd", "#b3d1b4", "#7db8b0", "#4c99aa", "#2f769c", "#255085", "#1f2f63", "#160f3a"],
+  dark: ["#1c2a3f", "#1f3d5e", "#22557c", "#2f7490", "#4c97a0", "#78b7a5", "#abd0ac", "#dbe2ba", "#fbf3d6"],
+};
+const TABLES = { light: shadeTable(SHADES.light), dark: shadeTable(SHADES.dark) };
 
-/** The pixels of the shades 1 (least) to 255 (most); 0 is transparent: not measured. */
-function shadeTable() {
+function shownTheme() {
+  return document.documentElement.dataset.theme === "dark" ? "dark" : "light";
+}
+
+/** The pixels of *shades*, from 1 (least) to 255 (most); 0 is transparent: not measured. */
+function shadeTable(shades) {
   const table = new Uint8ClampedArray(256 * 4);
-  const rgb = SHADES.map((shade) => [1, 3, 5].map((at) => parseInt(shade.slice(at, at + 2), 16)));
+  const rgb = shades.map((shade) => [1, 3, 5].map((at) => parseInt(shade.slice(at, at + 2), 16)));
   for (let i = 1; i < 256; i++) {
     const at = ((i - 1) / 254) * (rgb.length - 1), low = Math.min(Math.floor(at), rgb.length - 2), part = at - low;
     for (let c = 0; c < 3; c++) table[i * 4 + c] = rgb[low][c] + (rgb[low + 1][c] - rgb[low][c]) * part;
@@ -21,7 +28,8 @@ class HeatMap extends Plot {
     super(spec, arrays, figure);
     this.columns = arrays.get(spec.columns);
     this.values = arrays.get(spec.values);
-    this.shades = Uint8Array.from(this.values, (value) => (value === null ? 0 : Math.max(1, Math.min(255, 1 + Math.round((value / (spec.top || 1)) * 254)))));
+    const low = spec.y.low ?? 0, width = spec.top - low || 1;
+    this.shades = Uint8Array.from(this.values, (value) => (value === null ? 0 : Math.max(1, Math.min(255, 1 + Math.round(((value - low) / width) * 254)))));
     this.step = usualStep(this.columns) || 1;
     this.row = null;
     this.tip = document.createElement("div");
@@ -81,12 +89,13 @@ class HeatMap extends Plot {
     }
     this.canvas.width = pixels;
     this.canvas.height = rows;
+    const table = TABLES[shownTheme()];
     const context = this.canvas.getContext("2d"), image = context.createImageData(pixels, rows), paper = new Uint32Array(image.data.buffer);
     for (let row = 0; row < rows; row++) {
       for (let p = 0; p < pixels; p++) {
         let most = 0;
         for (let column = Math.max(0, from[p]); column <= to[p] && column < columns; column++) most = Math.max(most, this.shades[row * columns + column]);
-        paper[row * pixels + p] = TABLE[most];
+        paper[row * pixels + p] = table[most];
       }
     }
     context.putImageData(image, 0, 0);
@@ -139,6 +148,7 @@ class HeatMap extends Plot {
 
   describe() {
     if (!this.legend.firstChild) this.makeLegend();
+    this.bar.style.background = `linear-gradient(to right, ${SHADES[shownTheme()].join(", ")})`;
     const column = this.u ? this.column() : -1;
     const shown = this.direct && column >= 0 && this.row !== null && !!this.spec.rows.length;
     this.where.textContent = this.whereText(column < 0 ? null : this.columns[column]);
@@ -153,12 +163,12 @@ class HeatMap extends Plot {
   }
 
   makeLegend() {
-    const scale = document.createElement("span"), bar = document.createElement("i"), { y, top } = this.spec;
+    const scale = document.createElement("span"), { y, top } = this.spec;
+    this.bar = document.createElement("i");
     this.where = document.createElement("span");
     this.where.className = "at";
     scale.className = "scale";
-    bar.style.background = `linear-gradient(to right, ${SHADES.join(", ")})`;
-    scale.append(`${y.name}: ${withUnit("0", y.label)}`, bar, withUnit(number(top / y.divisor), y.label));
+    scale.append(`${y.name}: ${withUnit(number((y.low ?? 0) / y.divisor), y.label)}`, this.bar, withUnit(number(top / y.divisor), y.label));
     this.legend.append(this.where, scale);
   }
 

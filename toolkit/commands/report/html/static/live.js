@@ -53,7 +53,7 @@ async function refresh() {
 /** Show what *fresh*, a newer version of this document, has; return whether the job still runs. */
 async function exchange(fresh) {
   const structure = JSON.parse(fresh.getElementById("structure").textContent);
-  const arrays = new Arrays(await inflated(fresh.getElementById("numbers").textContent), structure.arrays);
+  const arrays = await unpacked(fresh.getElementById("numbers").textContent);
   const open = new Map([...document.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
   const scrolls = [...document.querySelectorAll("pre[id], .card .scroll")].map((each) => [scrollKey(each), each.scrollTop, each.scrollLeft, atEnd(each)]);
   const focused = focusKey(document.activeElement), [x, y] = [scrollX, scrollY];

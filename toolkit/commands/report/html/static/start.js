@@ -36,6 +36,7 @@ function show(structure, arrays) {
     watcher.observe(plot.box);
   }
   startTables(document.getElementById("main"));
+  sayScrolls();
   markContents();
   for (const text of document.querySelectorAll(".lines pre")) text.scrollTop = text.scrollHeight;
 }
@@ -81,10 +82,12 @@ async function start() {
   startTheme();
   if (matchMedia("(max-width: 62rem)").matches) document.getElementById("contents").open = false;
   const structure = JSON.parse(document.getElementById("structure").textContent);
-  const arrays = new Arrays(await inflated(document.getElementById("numbers").textContent), structure.arrays);
+  const arrays = await unpacked(document.getElementById("numbers").textContent);
   show(structure, arrays);
   repaint.add(() => { for (const plot of plots.values()) { plot.u.redraw(false, true); plot.describe(); } });
   startLive(structure);
+  addEventListener("resize", sayScrolls);
+  document.addEventListener("toggle", sayScrolls, true);
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll("main details:not([open], .more)")];

@@ -17,6 +17,24 @@ function startTables(root) {
   }
 }
 
+/** Say below each table that scrolls where the rest of it is. */
+function sayScrolls() {
+  for (const box of document.querySelectorAll(".card .scroll")) {
+    const wide = box.scrollWidth > box.clientWidth + 1, high = box.scrollHeight > box.clientHeight + 1;
+    const text = [wide && "more columns to the right", high && "more rows below"].filter(Boolean).join(", ");
+    let line = box.nextElementSibling?.matches(".scrolls") ? box.nextElementSibling : null;
+    if (!text) line?.remove();
+    else {
+      if (!line) {
+        line = document.createElement("p");
+        line.className = "scrolls";
+        box.after(line);
+      }
+      line.textContent = `Scroll the table: ${text}.`;
+    }
+  }
+}
+
 /** Sort *table* by its column *at*; *down*: greatest first. Empty cells stay at the end. */
 function sortTable(table, at, down) {
   const rows = [...table.tBodies[0].rows];

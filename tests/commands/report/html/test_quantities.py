@@ -1,8 +1,8 @@
-"""How numbers and units read."""
+"""Numbers and units are written as people read them."""
 
 import pytest
 
-from toolkit.commands.report.html import blocks, figures
+from toolkit.commands.report.html import blocks, quantities
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from toolkit.commands.report.html import blocks, figures
     ],
 )
 def test_a_number_reads_with_about_four_digits(value: float | None, text: str) -> None:
-    assert figures.number(value) == text
+    assert quantities.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_a_number_reads_with_about_four_digits(value: float | None, text: str) -
     ],
 )
 def test_a_unit_is_shown_in_the_size_that_reads_best(unit: str, top: float, label: str, divisor: float) -> None:
-    assert figures.scale(unit, top) == figures.Scale(label=label, divisor=divisor)
+    assert quantities.scale(unit, top) == quantities.Scale(label=label, divisor=divisor)
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00:00"), (3725.2, "1:02:05"), (90000, "25:00:00"), (-61, "−0:01:01")]
 )
 def test_a_duration_reads_as_hours_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert figures.clock(seconds) == text
+    assert quantities.clock(seconds) == text
 
 
 def test_a_time_beyond_the_calendar_is_no_error() -> None:
-    assert figures.moment(1e300) == figures.moment(float("nan")) == "an unknown time"
-    assert figures.moment(1_763_862_485) == "2025-11-23 01:48:05 UTC"
+    assert quantities.moment(1e300) == quantities.moment(float("nan")) == "an unknown time"
+    assert quantities.moment(1_763_862_485) == "2025-11-23 01:48:05 UTC"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Builds the evidence of a finding about a slow rank: the operators in which it spends more time than a healthy one.
+"""Compares the traces of a slow rank and a healthy one: the operators in which the slow rank spends more time.
 
 When the monitor finds a slow rank, it lets both ranks trace five steps. If it did not, the job's own traces are used.
 """
@@ -33,8 +33,8 @@ def find_pairs(material: Material) -> list[TracePair]:
 
 
 def build_blocks(material: Material, number: int, finding: Finding) -> list[Block]:
-    """Return the evidence of *finding*, the page's *number*th: a table, or why there is none. Nothing if *finding* is
-    not about a slow rank."""
+    """Return the difference of the two ranks' traces for *finding*, the page's *number*th: a table, or why there is
+    none. Nothing if *finding* is not about a slow rank."""
     ranks = slow_rank.pair(finding)
     if ranks is None:
         return []
@@ -47,7 +47,7 @@ def build_blocks(material: Material, number: int, finding: Finding) -> list[Bloc
         )
         if other_rank == healthy:
             return [table]
-        return [Words(name="Evidence", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
+        return [Words(name="Traces", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
     traces_by_rank = {trace.rank: trace for trace in material.traced.traces}
     if slow in traces_by_rank and healthy in traces_by_rank:
         slow_trace, other_trace = traces_by_rank[slow], traces_by_rank[healthy]
@@ -56,7 +56,7 @@ def build_blocks(material: Material, number: int, finding: Finding) -> list[Bloc
                 f"finding-{number}-difference", material.traced.window, slow_trace, other_trace, slow, healthy
             )
         ]
-    return [Words(name="Evidence", text=_explain_absence(material, finding, slow, healthy))]
+    return [Words(name="Traces", text=_explain_absence(material, finding, slow, healthy))]
 
 
 def _find_pair(material: Material, finding: Finding) -> TracePair | None:

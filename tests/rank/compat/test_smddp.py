@@ -20,20 +20,20 @@ def python(code: str, *path: Path, **more: str) -> "subprocess.CompletedProcess[
     return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
-def asked(*names: str) -> str:
+def build_compat_path(*names: str) -> str:
     return ":".join(str(FOLDER / name) for name in names)
 
 
 def test_without_being_asked_for_no_old_name_can_be_found() -> None:
-    found = python("import importlib.util as u; print(u.find_spec('smdistributed'))")
+    completed = python("import importlib.util as u; print(u.find_spec('smdistributed'))")
 
-    assert (found.stdout, found.stderr) == ("None\n", "")
+    assert (completed.stdout, completed.stderr) == ("None\n", "")
 
 
 def test_asked_for_they_are_the_last_place_that_is_looked_at() -> None:
-    found = python("import sys; print(sys.path[-1])", TOOLKIT_COMPAT_PATH=asked("smddp"))
+    completed = python("import sys; print(sys.path[-1])", TOOLKIT_COMPAT_PATH=build_compat_path("smddp"))
 
-    assert (found.stdout, found.stderr) == (f"{FOLDER}/smddp\n", "")
+    assert (completed.stdout, completed.stderr) == (f"{FOLDER}/smddp\n", "")
 
 
 @pytest.mark.parametrize("is_package", [True, False], ids=["a package", "a namespace"])
@@ -44,17 +44,27 @@ def test_a_real_library_of_the_name_wins(tmp_path: Path, is_package: bool) -> No
     if is_package:
         (real.parent / "__init__.py").touch()
 
-    found = python(f"import {NAME} as one; print(one.start_profiler)", tmp_path, TOOLKIT_COMPAT_PATH=asked("smddp"))
+    completed = python(
+        f"import {NAME} as one; print(one.start_profiler)", tmp_path, TOOLKIT_COMPAT_PATH=build_compat_path("smddp")
+    )
 
-    assert (found.stdout, found.stderr) == ("real\n", "")
+    assert (completed.stdout, completed.stderr) == ("real\n", "")
+
+
+def test_the_package_of_both_halves_is_imported_in_an_image_without_torch() -> None:
+    code = f"import sys; sys.modules['torch'] = None; import {NAME} as one; print(one.__name__)"
+
+    completed = python(code, TOOLKIT_COMPAT_PATH=build_compat_path("smddp"))
+
+    assert (completed.stdout, completed.stderr) == (f"{NAME}\n", "")
 
 
 def test_the_exceptions_are_classes_as_sagemaker_training_collects_them() -> None:
     code = f"from {NAME} import exceptions as e; print([n for n in dir(e) if isinstance(getattr(e, n), type)])"
 
-    found = python(code, TOOLKIT_COMPAT_PATH=asked("smddp"))
+    completed = python(code, TOOLKIT_COMPAT_PATH=build_compat_path("smddp"))
 
-    assert (found.stdout, found.stderr) == ("['SMDDPError', 'SMDDPNotInitializedError']\n", "")
+    assert (completed.stdout, completed.stderr) == ("['SMDDPError', 'SMDDPNotInitializedError']\n", "")
 
 
 @pytest.mark.parametrize("kind", ["SINGLENODE", "HOMOGENEOUS"])
@@ -80,6 +90,6 @@ def test_importing_the_backend_twice_registers_it_once_and_joins_nothing() -> No
         "print(dist.Backend._plugins['SMDDP'].creator_fn is made, dist.is_initialized())\n"
     )
 
-    found = python(code, TOOLKIT_COMPAT_PATH=asked("smddp"))
+    completed = python(code, TOOLKIT_COMPAT_PATH=build_compat_path("smddp"))
 
-    assert (found.stdout, found.stderr) == ("True False\n", "")
+    assert (completed.stdout, completed.stderr) == ("True False\n", "")

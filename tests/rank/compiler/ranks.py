@@ -7,20 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.forking import TORCH, Fork
+from tests.forking import GLOOS_LINE, TORCH, Fork
 from tests.ports import free_ports
 from toolkit.train.launchers.environment import HOOK
 
 ROOT = Path(__file__).parents[3]
 # Inductor takes half a minute of a core for each model, most of it in g++. Where a test is not about the code that
-# comes out, the same graphs run by the eager kernels: torch's own backend for such tests.
-QUICK = """
+# comes out, the same graphs run by torch's own backends for such tests: as they are, or divided into forward and
+# backward pass before that, which takes twice as long. Both by the eager kernels.
+BACKEND = """
 import torch
 def _quick(self, graph, inputs):
     from torch._dynamo.backends.registry import lookup_backend
-    return lookup_backend("aot_eager")(graph, inputs)
+    return lookup_backend("%s")(graph, inputs)
 torch._TorchCompileInductorWrapper.__call__ = _quick
 """
+QUICK, DIVIDED = BACKEND % "eager", BACKEND % "aot_eager"
 NET = """
 import torch
 from torch import nn
@@ -71,11 +73,10 @@ def run(
     python: "str | Path" = sys.executable,
     debug: bool = False,
     budget_s: "float | None" = None,
-    starts: bool = False,
     **more: str,
 ) -> Ran:
-    """Run *code* in *folder* as *ranks* ranks, and wait for them. *starts*: they are not forks (tests/forking.py), as
-    with *more* variables, which torch may read when it is imported."""
+    """Run *code* in *folder* as *ranks* ranks, and wait for them. They are forks (tests/forking.py), but with *debug*
+    or *budget_s*, which act on torch's import. *more*: variables that nothing reads on import."""
     status = folder / "status"
     status.mkdir(exist_ok=True)
     for each in status.iterdir():
@@ -103,10 +104,10 @@ def run(
         }
         environ["TOOLKIT_COMPILER"] = json.dumps({**asked, "dump": str(folder / "dump")})
     environs = [{**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    if starts or more or debug or budget_s is not None or python != sys.executable:
+    if debug or budget_s is not None:
         codes, streams = _started(str(python), folder, environs)
     else:
-        codes, streams = _forked(folder, environs)
+        codes, streams = _forked(str(python), folder, environs)
     told = [json.loads(path.read_text()) for path in status.glob("compiler-*.json")]
     stdout, stderr = zip(*streams, strict=True)
     return Ran(list(stdout), "".join(stderr), codes, sorted(told, key=lambda each: each["rank"]))
@@ -127,7 +128,7 @@ def _started(python: str, folder: Path, environs: "list[dict[str, str]]") -> "tu
                 )
             )
     try:
-        stdout = [process.communicate(timeout=600)[0] for process in running]
+        stdout = [GLOOS_LINE.sub("", process.communicate(timeout=600)[0]) for process in running]
     finally:
         for process in running:
             process.kill()
@@ -136,10 +137,12 @@ def _started(python: str, folder: Path, environs: "list[dict[str, str]]") -> "tu
     return [process.returncode for process in running], list(zip(stdout, stderr, strict=True))
 
 
-def _forked(folder: Path, environs: "list[dict[str, str]]") -> "tuple[list[int], list[tuple[str, str]]]":
-    modules = (*TORCH, "torch._inductor.compile_fx")
+def _forked(python: str, folder: Path, environs: "list[dict[str, str]]") -> "tuple[list[int], list[tuple[str, str]]]":
+    modules: tuple[str, ...] = (*TORCH, "torch._inductor.compile_fx")
+    if python != sys.executable:
+        modules = (*modules, "accelerate", "transformers.masking_utils")
     running = [
-        Fork(Path("script.py"), environ=environ, modules=modules, folder=folder, warnings="ignore")
+        Fork(Path("script.py"), environ=environ, modules=modules, python=python, folder=folder, warnings="ignore")
         for environ in environs
     ]
     try:

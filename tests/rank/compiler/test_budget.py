@@ -33,7 +33,9 @@ TRAINS = "print(train(Net(), 12))\n"
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "python" else pytest.param(kind, marks=pytest.mark.long) for kind in ENDLESS]
+)
 def test_compiling_without_end_is_given_up_and_the_losses_are_those_of_eager_steps(tmp_path: Path, kind: str) -> None:
     eager = run(tmp_path, NET + TRAINS)
     ran = run(tmp_path, NET + LOOP.format(body=ENDLESS[kind]) + TRAINS, compile="auto", budget_s=1)
@@ -48,8 +50,9 @@ ONE_RANK = """
 import os, torch.distributed as dist
 dist.init_process_group("gloo")
 if dist.get_rank() == 1:
+    import time
     def _endless(self, graph, inputs):
-        while True: pass
+        while True: time.sleep(0.01)
     torch._TorchCompileInductorWrapper.__call__ = _endless
 model = Net()
 train(nn.parallel.DistributedDataParallel(model), 200)
@@ -58,7 +61,7 @@ print(sum(each.sum().item() for each in model.parameters()))
 
 
 @needs_torch
-@pytest.mark.parametrize("mode", ["auto", "on"])
+@pytest.mark.parametrize("mode", [pytest.param("auto", marks=pytest.mark.long), "on"])
 def test_where_one_rank_gives_up_all_train_on_eagerly_and_equally(tmp_path: Path, mode: str) -> None:
     ran = run(tmp_path, QUICK + NET + ONE_RANK, compile=mode, budget_s=20, ranks=2)
 
@@ -90,7 +93,7 @@ torch._TorchCompileInductorWrapper.__call__ = _compiles
 
 
 @needs_torch
-@pytest.mark.parametrize(("mode", "threads"), [("auto", 4), ("on", 1)])
+@pytest.mark.parametrize(("mode", "threads"), [pytest.param("auto", 4, marks=pytest.mark.long), ("on", 1)])
 def test_a_compiler_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path, mode: str, threads: int) -> None:
     (tmp_path / "g++").write_text(SLOW_COMPILER)
     (tmp_path / "g++").chmod(0o755)

@@ -19,6 +19,7 @@ SAID = {
     "many": WHOLE,
     "partial": WHOLE,
     "own_step": WHOLE,
+    "saved": WHOLE,
     "explicit": "",
     "legacy": WHOLE,
     "shapes": WHOLE,
@@ -32,6 +33,7 @@ SAID = {
     "mirrored_to_one_legacy": CALLS,
     "mirrored_loop": "runs natively: several devices in one process",
 }
+SHORT = ("fit", "own_step", "saved", "shapes", "hopeless")  # The others run with --all.
 NEAR = 1e-4
 
 
@@ -54,10 +56,13 @@ def told(job: ToolkitRun) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def consoles(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict[str, Any]]:
+def consoles(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str, dict[str, Any]]:
     """Return the consoles of the same loops native and compiled, and what was told of the compiled ones."""
     folder = tmp_path_factory.mktemp("native")
-    cases = ("--hyperparameter", f"cases={','.join(SAID)}")
+    chosen = {item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")}
+    cases = ("--hyperparameter", f"cases={','.join(case for case in SAID if case in {*SHORT, *chosen})}")
     with ManyCases(folder, "tf_compiled.py", *cases) as native:
         assert native.end() == 0, native.console
     folder = tmp_path_factory.mktemp("compiled")
@@ -66,7 +71,9 @@ def consoles(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict[s
         return native.console, compiled.console, told(compiled)
 
 
-@pytest.mark.parametrize("case", SAID)
+@pytest.mark.parametrize(
+    "case", [case if case in SHORT else pytest.param(case, marks=pytest.mark.long) for case in SAID]
+)
 def test_each_loop_is_compiled_as_far_as_xla_can_and_its_losses_stay(
     consoles: tuple[str, str, dict[str, Any]], case: str
 ) -> None:
@@ -114,6 +121,7 @@ def test_auto_measures_on_the_jobs_steps_and_keeps_the_faster(tmp_path: Path) ->
     assert len(re.findall(line, job.console)) == 1
 
 
+@pytest.mark.long
 def test_a_batch_that_xla_refuses_during_the_trial_runs_natively(tmp_path: Path) -> None:
     with InBed(tmp_path, "tf_compiled.py", "--hyperparameter", "cases=flagged_long", TOOLKIT_COMPILE="auto") as job:
         assert job.end() == 0, job.console
@@ -134,6 +142,7 @@ def test_the_training_compilers_flags_mean_auto_and_a_dump(tmp_path: Path) -> No
     assert found["dump"].endswith("output/data/compiler")
 
 
+@pytest.mark.long
 def test_a_stop_while_it_trains_compiled_ends_as_ever(tmp_path: Path) -> None:
     with InBed(tmp_path, "tf_compiled.py", "--hyperparameter", "cases=for_ever", TOOLKIT_COMPILE="on") as job:
         job.until("stays compiled")
@@ -155,7 +164,7 @@ def test_an_error_that_a_handler_raises_while_a_step_is_compiled_ends_the_traini
     assert "stays compiled" not in job.console
 
 
-@pytest.mark.parametrize("legacy", ["", "1"])
+@pytest.mark.parametrize("legacy", [pytest.param("", marks=pytest.mark.long), "1"])
 def test_a_script_that_imports_tensorflow_before_keras_is_compiled_too(tmp_path: Path, legacy: str) -> None:
     """TensorFlow then imports Keras before it is imported itself."""
     with InBed(tmp_path, "tf_first.py", TOOLKIT_COMPILE="on", TF_USE_LEGACY_KERAS=legacy) as job:

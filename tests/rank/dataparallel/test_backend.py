@@ -18,7 +18,7 @@ pytestmark = [
 
 
 class Ran(NamedTuple):
-    """What two ranks printed: a line of JSON each, and both stderrs; and the folder they wrote into."""
+    """The output of two ranks: a line of JSON each, and both stderrs; and the folder they wrote into."""
 
     said: list[dict[str, Any]]
     stderr: list[str]
@@ -29,41 +29,41 @@ class Ran(NamedTuple):
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     folder = tmp_path_factory.mktemp("smddp")
     ignored = {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": "8192", "SMDATAPARALLEL_USE_SINGLENODE": "1"}
-    said = ended(ranks(PROGRAMS / "uses_smddp.py", str(folder), environ=ignored))
-    yield Ran([json.loads(out.splitlines()[-1]) for out, _ in said], [error for _, error in said], folder)
+    outputs = ended(ranks(PROGRAMS / "uses_smddp.py", str(folder), environ=ignored))
+    yield Ran([json.loads(out.splitlines()[-1]) for out, _ in outputs], [error for _, error in outputs], folder)
 
 
 def test_every_collective_gives_what_gloo_gives(ran: Ran) -> None:
-    for said in ran.said:
-        assert said["backends"] == ["smddp", "gloo", True]
-        assert {name for name, equal in said["collectives"].items() if not equal} == set()
-        assert len(said["collectives"]) == 16
+    for result in ran.said:
+        assert result["backends"] == ["smddp", "gloo", True]
+        assert {name for name, equal in result["collectives"].items() if not equal} == set()
+        assert len(result["collectives"]) == 16
     assert ran.said[1]["group of one"] == [1, 1]
 
 
-@pytest.mark.parametrize("what", ["DDP", "DDP, bucket view", "DDP, old name", "DDP, compiled", "ZeRO", "FSDP2"])
-def test_weights_and_gradients_are_gloos_to_the_last_bit(ran: Ran, what: str) -> None:
-    assert [said[what] for said in ran.said] == [True, True]
+@pytest.mark.parametrize("key", ["DDP", "DDP, bucket view", "DDP, old name", "DDP, compiled", "ZeRO", "FSDP2"])
+def test_weights_and_gradients_are_gloos_to_the_last_bit(ran: Ran, key: str) -> None:
+    assert [result[key] for result in ran.said] == [True, True]
 
 
 def test_zero_keeps_half_of_the_optimizers_state_on_each_of_two_ranks(ran: Ran) -> None:
-    whole = ran.said[0]["state bytes"][1]
+    full_bytes = ran.said[0]["state bytes"][1]
 
-    assert all(0.4 < said["state bytes"][0] / whole < 0.6 for said in ran.said)
+    assert all(0.4 < result["state bytes"][0] / full_bytes < 0.6 for result in ran.said)
 
 
 def test_the_module_form_works_and_says_that_it_is_deprecated(ran: Ran) -> None:
-    for rank, said in enumerate(ran.said):
-        average, later, told, many, swapped = said["old"]
-        assert (average, later, told, many) == ([0.5] * 3, [0.5] * 3, 1.0, [1.0, 1.0])
+    for rank, result in enumerate(ran.said):
+        average, later, broadcast, many, swapped = result["old"]
+        assert (average, later, broadcast, many) == ([0.5] * 3, [0.5] * 3, 1.0, [1.0, 1.0])
         assert swapped == [float(rank), 10.0 + rank]
-        assert said["numbers"] == [2, rank, rank, True]
-        assert said["before"] == [True, False]
-        assert said["one class"]
-        assert said["no_sync"]
-        (warned,) = said["warned"]
+        assert result["numbers"] == [2, rank, rank, True]
+        assert result["before"] == [True, False]
+        assert result["one class"]
+        assert result["no_sync"]
+        (warned,) = result["warned"]
         assert warned.startswith("smdistributed.dataparallel.torch.dist is deprecated")
-        assert "init_process_group() before this call" in said["too early"]
+        assert "init_process_group() before this call" in result["too early"]
 
 
 def test_the_profiler_writes_a_chrome_trace_for_each_rank(ran: Ran) -> None:
@@ -79,19 +79,19 @@ def test_the_profiler_writes_a_chrome_trace_for_each_rank(ran: Ran) -> None:
 def test_rank_0_says_what_ran_in_one_line_and_names_what_it_ignores(ran: Ran) -> None:
     first, second = ran.stderr
 
-    said = [one for one in first.splitlines() if one.startswith("[toolkit] smddp: ")]
-    ignored, line = said[0], said[-1]
+    notes = [line for line in first.splitlines() if line.startswith("[toolkit] smddp: ")]
+    ignored, line = notes[0], notes[-1]
     assert ignored.endswith("ignored, they are for AWS's own library: SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES")
     assert "2 ranks; all-reduce: " in line
     assert line.endswith("(max/mean 1.00)")
-    assert sum("2 ranks; " in one for one in said) == 1
+    assert sum("2 ranks; " in line for line in notes) == 1
     assert "[toolkit]" not in second
     assert "Warning" not in second
 
 
 def test_arrays_of_tensorflows_half_go_the_same_way_under_torchrun(ran: Ran) -> None:
-    for said in ran.said:
-        assert said["arrays"] == ["GlooTransport", [3, 3, 3], [1, 1]]
+    for result in ran.said:
+        assert result["arrays"] == ["GlooTransport", [3, 3, 3], [1, 1]]
 
 
 def test_tensorflows_half_shuts_down_without_a_rank_that_is_gone(tmp_path: Path) -> None:
@@ -107,18 +107,18 @@ def test_tensorflows_half_shuts_down_without_a_rank_that_is_gone(tmp_path: Path)
 
 def test_a_collective_returns_though_gloo_still_releases_the_one_before_it() -> None:
     for out, _ in ended(ranks(PROGRAMS / "queues_collectives.py", environ={"PYTHONPATH": f"{HOOK}:{ROOT}"})):
-        said = json.loads(out)
+        result = json.loads(out)
 
-        assert len(said["returned"]) == 10
-        assert said["overrides of torch"] >= 10
-        assert said["without ours"] == []  # torch calls these with the GIL taken.
+        assert len(result["returned"]) == 10
+        assert result["overrides of torch"] >= 10
+        assert result["without ours"] == []  # torch calls these with the GIL taken.
 
 
 def test_each_function_of_the_module_form_gives_what_torchs_gives() -> None:
     for out, _ in ended(ranks(PROGRAMS / "compares_old_collectives.py", environ={}, size=3)):
-        said = json.loads(out.splitlines()[-1])
+        result = json.loads(out.splitlines()[-1])
 
-        assert said["different"] == []
-        assert said["compared"] > 1_800
-        assert len(said["refused"]) == 6
-        assert all("expected" in text and "got" in text for text in said["refused"])
+        assert result["different"] == []
+        assert result["compared"] > 1_800
+        assert len(result["refused"]) == 6
+        assert all("expected" in text and "got" in text for text in result["refused"])

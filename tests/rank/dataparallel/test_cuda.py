@@ -23,12 +23,12 @@ def gpus() -> int:
 def test_on_gpus_everything_is_nccls_to_the_last_bit_and_cpu_tensors_go_by_gloo() -> None:
     size = gpus()
 
-    said = [
+    results = [
         json.loads(out.splitlines()[-1])
         for out, _ in ended(ranks(PROGRAMS / "uses_smddp_cuda.py", environ={}, size=size, modules=()))
     ]
 
-    for one in said:
-        assert one["backends"] == ["smddp", "nccl"]
-        assert one["same"] == {"reduced": True, "trained": True, "sharded": True}
-        assert one["on the cpu"] == [[float(size)] * 3, list(range(size))]
+    for result in results:
+        assert result["backends"] == ["smddp", "nccl"]
+        assert result["same"] == {"reduced": True, "trained": True, "sharded": True}
+        assert result["on the cpu"] == [[float(size)] * 3, list(range(size))]

@@ -16,7 +16,7 @@ ALL: dict[str, Any] = {"num_processes": 4, "process_id": 2, "cluster_detection_m
 
 
 @pytest.mark.parametrize(
-    ("given", "environ", "expected"),
+    ("arguments", "environ", "expected"),
     [
         ({}, JOB, ALL),
         ({"num_processes": None}, JOB, ALL),
@@ -27,9 +27,9 @@ ALL: dict[str, Any] = {"num_processes": 4, "process_id": 2, "cluster_detection_m
     ],
 )
 def test_the_script_wins_and_the_job_fills_in(
-    given: dict[str, Any], environ: dict[str, str], expected: dict[str, Any]
+    arguments: dict[str, Any], environ: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    assert complete_arguments(given, PARAMETERS, environ) == expected
+    assert complete_arguments(arguments, PARAMETERS, environ) == expected
 
 
 def test_an_older_jax_without_the_parameter_does_not_get_it() -> None:
@@ -37,9 +37,9 @@ def test_an_older_jax_without_the_parameter_does_not_get_it() -> None:
 
 
 def test_what_contradicts_the_job_is_said() -> None:
-    given = {"coordinator_address": "here:1", "num_processes": 4}
+    arguments = {"coordinator_address": "here:1", "num_processes": 4}
 
-    assert describe_differences(given, JOB) == [
+    assert describe_differences(arguments, JOB) == [
         "the script gives jax.distributed.initialize coordinator_address=here:1, the job has algo-1:7777"
     ]
 

@@ -27,9 +27,9 @@ def sample(name: str, value: float, rank: int | None = 0) -> Sample:
 
 def metrics(path: Path, *samples: Sample, offset: int = 0) -> dict[str, str]:
     SampleFile(path, warn=pytest.fail).append(samples)
-    found = Metrics(str(path), offset)
-    found.read()
-    return found.values
+    metrics = Metrics(str(path), offset)
+    metrics.read()
+    return metrics.values
 
 
 def test_progress_is_the_lowest_that_a_rank_told(tmp_path: Path) -> None:
@@ -39,11 +39,11 @@ def test_progress_is_the_lowest_that_a_rank_told(tmp_path: Path) -> None:
     assert read_progress(str(tmp_path)) == 0.5
 
 
-@pytest.mark.parametrize(("told", "known"), [(1.5, 1.0), (-3.0, 0.0), (math.inf, 1.0)])
-def test_progress_stays_between_nothing_and_all(tmp_path: Path, told: float, known: float) -> None:
-    page(tmp_path, 10, told)
+@pytest.mark.parametrize(("written", "expected"), [(1.5, 1.0), (-3.0, 0.0), (math.inf, 1.0)])
+def test_progress_stays_between_nothing_and_all(tmp_path: Path, written: float, expected: float) -> None:
+    page(tmp_path, 10, written)
 
-    assert read_progress(str(tmp_path)) == known
+    assert read_progress(str(tmp_path)) == expected
 
 
 def test_what_is_no_rank_s_page_is_passed_over(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_no_rank_s_page_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_latest_sample_counts_and_rank_0_s_before_others(tmp_path: Path) -> None:
-    known = metrics(
+    values = metrics(
         tmp_path / "metrics.jsonl",
         sample("loss", 0.5, rank=0),
         sample("loss", 0.25, rank=0),
@@ -69,7 +69,7 @@ def test_the_latest_sample_counts_and_rank_0_s_before_others(tmp_path: Path) -> 
         sample("acc", math.nan, rank=None),
     )
 
-    assert known == {"loss": "0.25", "tokens": "7", "acc": "NaN"}
+    assert values == {"loss": "0.25", "tokens": "7", "acc": "NaN"}
 
 
 def test_only_what_came_since_this_round_began_counts(tmp_path: Path) -> None:
@@ -83,23 +83,23 @@ def test_a_line_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> None
     path = tmp_path / "metrics.jsonl"
     line = json.dumps({"name": "loss", "value": 0.5, "time_s": 1.0, "host": "h", "rank": 0, "step": None})
     path.write_text('{"cut": \n[]\n' + line[:20])
-    found = Metrics(str(path), 0)
-    found.read()
-    assert found.values == {}
+    metrics = Metrics(str(path), 0)
+    metrics.read()
+    assert metrics.values == {}
 
     with path.open("a") as file:
         file.write(line[20:] + "\n")
-    found.read()
+    metrics.read()
 
-    assert found.values == {"loss": "0.5"}
+    assert metrics.values == {"loss": "0.5"}
 
 
 def test_a_file_that_is_not_there_yet_is_no_metric(tmp_path: Path) -> None:
-    found = Metrics(str(tmp_path / "metrics.jsonl"), 0)
+    metrics = Metrics(str(tmp_path / "metrics.jsonl"), 0)
 
-    found.read()
+    metrics.read()
 
-    assert found.values == {}
+    assert metrics.values == {}
 
 
 @pytest.mark.parametrize(
@@ -112,21 +112,21 @@ def test_values_are_written_as_people_write_them(value: float | str, written: st
 def test_the_time_left_is_counted_from_the_first_progress_that_was_told() -> None:
     pace = Pace()
 
-    told = [
+    answers = [
         pace.remaining_s(fraction, now_s) for fraction, now_s in ((None, 0.0), (0.5, 100.0), (0.75, 110.0), (1, 120))
     ]
 
-    assert told == [None, None, 10, 0]
+    assert answers == [None, None, 10, 0]
 
 
 def test_progress_that_goes_back_begins_the_count_anew() -> None:
     pace = Pace()
 
-    told = [
+    answers = [
         pace.remaining_s(fraction, now_s) for fraction, now_s in ((0.2, 0.0), (0.4, 10.0), (0.1, 20.0), (0.2, 21.0))
     ]
 
-    assert told == [None, 30, None, 8]
+    assert answers == [None, 30, None, 8]
 
 
 def test_no_progress_to_speak_of_is_no_number_that_kubernetes_would_refuse() -> None:
@@ -137,11 +137,11 @@ def test_no_progress_to_speak_of_is_no_number_that_kubernetes_would_refuse() -> 
 
 
 def test_a_status_has_what_is_known_and_no_more() -> None:
-    whole = trainer_status(0.29, 7, {"loss": "0.5"})
-    assert whole is not None
-    assert str(whole.pop("lastUpdatedTime")).endswith("Z")
+    status = trainer_status(0.29, 7, {"loss": "0.5"})
+    assert status is not None
+    assert str(status.pop("lastUpdatedTime")).endswith("Z")
 
-    assert whole == {
+    assert status == {
         "progressPercentage": 29,
         "estimatedRemainingSeconds": 7,
         "metrics": [{"name": "loss", "value": "0.5"}],

@@ -26,12 +26,12 @@ def test_without_an_sshd_the_image_is_told_what_to_install(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("command", "made"),
+    ("command", "expected"),
     [
         (b'orted -mca plm_rsh_agent "/tmp/run-1/agent" -mca x 1', b'orted -mca plm_rsh_agent "/bin/sh" -mca x 1'),
         (b"prted --prtemca plm_ssh_agent /tmp/run-1/agent", b"prted --prtemca plm_ssh_agent /bin/sh"),
         (b"hydra_pmi_proxy --control-port algo-1:3 --rmk user", b"hydra_pmi_proxy --control-port algo-1:3 --rmk user"),
     ],
 )
-def test_a_daemon_is_not_told_of_an_agent_that_only_the_leader_has(command: bytes, made: bytes) -> None:
-    assert localize(command) == made
+def test_a_daemon_is_not_told_of_an_agent_that_only_the_leader_has(command: bytes, expected: bytes) -> None:
+    assert localize(command) == expected

@@ -37,17 +37,17 @@ class Done:
         *,
         python: str | Path = sys.executable,
         hook: bool = True,
-        where: Path | None = None,
+        status_folder: Path | None = None,
         leads: bool = False,
     ) -> None:
         self.status_folder = folder / "status"
         self.status_folder.mkdir(exist_ok=True)
-        named = {"TOOLKIT_STATUS_FOLDER": str(where or self.status_folder)} if hook else {}
+        variables = {"TOOLKIT_STATUS_FOLDER": str(status_folder or self.status_folder)} if hook else {}
         path = folder / "script.py"
         path.write_text(program)
         process = subprocess.Popen(
             [python, path],
-            env={"PYTHONPATH": str(HOOK), "PYTHONIOENCODING": "utf-8", **named},
+            env={"PYTHONPATH": str(HOOK), "PYTHONIOENCODING": "utf-8", **variables},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -175,9 +175,11 @@ def test_a_hook_that_was_there_before_is_called_after(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["gone", "a file", "read only"])
 def test_where_nothing_can_be_written_the_exception_is_printed_as_ever(tmp_path: Path, place: str) -> None:
-    where = {"gone": tmp_path / "none", "a file": tmp_path / "script.py", "read only": Path("/proc")}[place]
+    folders = {"gone": tmp_path / "none", "a file": tmp_path / "script.py", "read only": Path("/proc")}[place]
 
-    done, without = (Done(tmp_path, "raise ValueError(7)\n", where=where, hook=hook) for hook in (True, False))
+    done, without = (
+        Done(tmp_path, "raise ValueError(7)\n", status_folder=folders, hook=hook) for hook in (True, False)
+    )
 
     assert (done.status, done.err) == (without.status, without.err)
     assert done.files == []
@@ -415,12 +417,12 @@ def test_an_exit_that_no_python_code_calls_is_one_all_the_same(tmp_path: Path) -
 )
 def test_an_exception_that_the_script_only_shows_is_not_what_ends_it(tmp_path: Path, show: str) -> None:
     left = Done(tmp_path, f"import sys\n{show}sys.exit(3)\n")
-    ended = Done(tmp_path, f"import os, sys\n{show}print(os.listdir(os.environ['TOOLKIT_STATUS_FOLDER']))\n")
+    done = Done(tmp_path, f"import os, sys\n{show}print(os.listdir(os.environ['TOOLKIT_STATUS_FOLDER']))\n")
 
     assert "ZeroDivisionError" in left.err
     assert left.raised is not None
     assert (left.raised.kind, left.raised.handling) == ("SystemExit", None)
-    assert str(ended.pid) not in ended.out
+    assert str(done.pid) not in done.out
 
 
 def test_a_module_that_raises_is_known_to_have_ended(tmp_path: Path) -> None:
@@ -460,7 +462,7 @@ def test_what_an_exception_was_raised_from_is_left_also_where_it_is_not_printed(
     done = Done(tmp_path, f"{lost}    {raises}\n")
 
     assert done.raised is not None
-    assert [f"{each.kind}: {each.message}" for each in done.raised.behind] == behind
+    assert [f"{exception.kind}: {exception.message}" for exception in done.raised.behind] == behind
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups are Python 3.11's")
@@ -472,7 +474,7 @@ def test_behind_an_exception_stand_the_members_of_a_group_too(tmp_path: Path) ->
     )
 
     assert done.raised is not None
-    assert [each.kind for each in done.raised.behind] == ["ExceptionGroup", "OSError", "KeyError"]
+    assert [exception.kind for exception in done.raised.behind] == ["ExceptionGroup", "OSError", "KeyError"]
 
 
 def test_of_a_long_chain_the_nearest_are_left(tmp_path: Path) -> None:
@@ -481,7 +483,7 @@ def test_of_a_long_chain_the_nearest_are_left(tmp_path: Path) -> None:
 
     assert done.raised is not None
     assert 0 < len(done.raised.behind) < 100
-    assert all(len(each.message) <= 1024 for each in done.raised.behind)
+    assert all(len(exception.message) <= 1024 for exception in done.raised.behind)
     assert done.raised.kind == "ValueError"
 
 
@@ -544,7 +546,7 @@ def test_a_chain_is_left_as_python_prints_it(tmp_path: Path, how: str, links: li
     done = Done(tmp_path, CHAIN.replace("HOW", how))
 
     assert done.raised is not None
-    assert [(each.kind, each.link) for each in done.raised.behind] == links
+    assert [(exception.kind, exception.link) for exception in done.raised.behind] == links
     assert done.raised.behind[2].frames == (f"{tmp_path}/script.py:5 in <module>",)
 
 
@@ -560,8 +562,8 @@ def test_of_a_long_chain_the_first_one_is_left(tmp_path: Path) -> None:
 
     assert done.raised is not None
     assert len(done.raised.behind) <= 17
-    shown = [each for each in done.raised.behind if each.link]
-    assert (shown[0].message, shown[-1].kind) == ("99", "KeyError")
+    linked = [exception for exception in done.raised.behind if exception.link]
+    assert (linked[0].message, linked[-1].kind) == ("99", "KeyError")
 
 
 @pytest.mark.parametrize("text", ["True", "False"])

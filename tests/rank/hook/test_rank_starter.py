@@ -25,14 +25,14 @@ def test_each_rank_has_its_variables_and_all_have_one_free_port() -> None:
     code = "import os; e = os.environ; print(e['RANK'], e['JAX_COORDINATOR_ADDRESS'], 'TOOLKIT_LOCAL_RANKS' in e)"
 
     with starting(code, 3, JAX_COORDINATOR_ADDRESS="127.0.0.1:0") as starter:
-        said = sorted(starter.communicate(timeout=60)[0].split("\n")[:-1])
+        lines = sorted(starter.communicate(timeout=60)[0].split("\n")[:-1])
 
     assert starter.returncode == 0
-    assert [line.split()[0] for line in said] == ["0", "1", "2"]
-    address = {line.split()[1] for line in said}
+    assert [line.split()[0] for line in lines] == ["0", "1", "2"]
+    address = {line.split()[1] for line in lines}
     assert len(address) == 1
     assert int(address.pop().removeprefix("127.0.0.1:")) > 0
-    assert {line.split()[2] for line in said} == {"False"}
+    assert {line.split()[2] for line in lines} == {"False"}
 
 
 def test_the_first_rank_that_fails_ends_the_others_and_gives_its_code() -> None:
@@ -69,9 +69,9 @@ def test_under_the_rank_shim_a_failure_leaves_the_others_to_train() -> None:
     code = "import os, sys; print(os.environ['RANK']); sys.exit(int(os.environ['RANK'] == '0') * 3)"
 
     with starting(code, 2, PYTHON_EXEC="/usr/bin/env") as starter:
-        said = starter.communicate(timeout=60)[0]
+        output = starter.communicate(timeout=60)[0]
 
-    assert sorted(said.split()) == ["0", "1"]
+    assert sorted(output.split()) == ["0", "1"]
     assert starter.returncode == 3
 
 
@@ -82,7 +82,7 @@ def test_a_command_that_is_not_there_is_named() -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as starter:
-        said = starter.communicate(timeout=60)[1]
+        errors = starter.communicate(timeout=60)[1]
 
-    assert said == "/nothing/here: cannot be started (No such file or directory)\n"
+    assert errors == "/nothing/here: cannot be started (No such file or directory)\n"
     assert starter.returncode == 127

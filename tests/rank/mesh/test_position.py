@@ -1,4 +1,4 @@
-"""Where a rank stands, by the variables of its launcher."""
+"""A rank finds its position in the variables of its launcher."""
 
 import pytest
 
@@ -32,9 +32,9 @@ def test_a_rank_knows_its_place_from_its_launchers_variables(environ: dict[str, 
 
 
 def test_under_mpirun_torch_is_given_what_it_reads() -> None:
-    given = missing_variables(OPEN_MPI | {"MASTER_ADDR": "algo-1", "MASTER_PORT": "7777"})
+    missing = missing_variables(OPEN_MPI | {"MASTER_ADDR": "algo-1", "MASTER_PORT": "7777"})
 
-    assert given == {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert missing == {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 
 
 def test_one_host_under_mpirun_meets_on_loopback() -> None:

@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     [
         # Sharded data parallelism clips gradients by itself, to 1.0 without this.
         {"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 1000.0},
-        {"tensor_parallel_degree": 2},
+        pytest.param({"tensor_parallel_degree": 2}, marks=pytest.mark.long),
     ],
     ids=["sharded", "tensor parallel"],
 )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,14 +18,14 @@ from toolkit.traces.windows import TracedRank, TracedWindow
 from toolkit.train.launchers.environment import HOOK
 
 ROOT = Path(__file__).parents[3]
-TENSORFLOW = ROOT / ".beds/tensorflow/bin/python"
+TENSORFLOW = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "tensorflow/bin/python"
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def needs_torch(test: Test) -> Test:
     """Mark *test* as one that needs torch."""
-    there = any((Path(folder) / "torch").is_dir() for folder in sys.path)
-    marked: Test = pytest.mark.torch(pytest.mark.skipif(not there, reason="torch is not installed")(test))
+    has_torch = any((Path(folder) / "torch").is_dir() for folder in sys.path)
+    marked: Test = pytest.mark.torch(pytest.mark.skipif(not has_torch, reason="torch is not installed")(test))
     return marked
 
 
@@ -41,6 +42,15 @@ class Step(NamedTuple):
     optimizer: int | None
     saving: int | None
     own_backward: int | None
+    evaluation: int | None
+    collection: int | None
+    pause: int | None
+    compile: int | None
+    cpu: int | None
+    data_cpu: int | None
+    evaluation_cpu: int | None
+    saving_cpu: int | None
+    pause_cpu: int | None
 
 
 def run(
@@ -59,7 +69,7 @@ def run(
     (folder / "script.py").write_text(code)
     environ = {
         "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": ":".join(str(each) for each in (HOOK, path) if each),
+        "PYTHONPATH": ":".join(str(entry) for entry in (HOOK, path) if entry),
         "TOOLKIT_STATUS_FOLDER": str(folder / "status"),
         "TOOLKIT_STEP_TIMES": "on",
         "SM_OUTPUT_DIR": str(folder / "output"),
@@ -82,15 +92,15 @@ def run(
 
 def listed(folder: Path) -> TracedRank:
     """Return the list of windows of the only rank."""
-    (found,) = windows.read(folder / "output/profiler/framework")
-    return found
+    (listing,) = windows.read(folder / "output/profiler/framework")
+    return listing
 
 
 def trace(folder: Path, window: TracedWindow) -> dict[str, Any]:
     """Return the trace of *window*."""
     with gzip.open(folder / "output/profiler/framework" / window.file) as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+        document: dict[str, Any] = json.load(file)
+    return document
 
 
 def traced_steps(trace: dict[str, Any]) -> list[int]:
@@ -105,11 +115,13 @@ def steps(folder: Path) -> dict[int, list[Step]]:
     return {int(path.name[6:]): ring(path.read_bytes()) for path in sorted((folder / "status").glob("steps-*"))}
 
 
-def ring(found: bytes) -> list[Step]:
+def ring(content: bytes) -> list[Step]:
     """Return the records of a ring that is not yet full."""
-    version, _, kept, written = layout.STEPS_HEAD.unpack_from(found)
-    assert (version, kept) == (layout.VERSION, layout.STEPS_KEPT)
-    assert len(found) == layout.STEPS_HEAD.size + kept * layout.STEPS_RECORD.size
+    version, _, capacity, written = layout.STEPS_HEAD.unpack_from(content)
+    assert (version, capacity) == (layout.VERSION, layout.STEPS_KEPT)
+    assert len(content) == layout.STEPS_HEAD.size + capacity * layout.STEPS_RECORD.size
     start = layout.STEPS_HEAD.size
-    rows = [layout.STEPS_RECORD.unpack_from(found, start + at * layout.STEPS_RECORD.size) for at in range(written)]
-    return [Step(*row[:3], *(None if each == layout.NONE else each for each in row[3:])) for row in rows]
+    rows = [
+        layout.STEPS_RECORD.unpack_from(content, start + index * layout.STEPS_RECORD.size) for index in range(written)
+    ]
+    return [Step(*row[:3], *(None if value == layout.NONE else value for value in row[3:])) for row in rows]

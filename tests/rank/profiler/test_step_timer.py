@@ -1,5 +1,6 @@
 """The step timer: what it tells of the steps of scripts as users write them, and what it leaves alone."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -23,12 +24,12 @@ loader = DataLoader(Slow(), batch_size=2)
 
 
 def parts(step: Step) -> int:
-    return sum(each or 0 for each in (step.data, step.forward, step.backward, step.optimizer, step.saving))
+    return sum(part or 0 for part in (*step[4:9], *step[10:13]))
 
 
 def only(folder: Path) -> list[Step]:
-    (found,) = steps(folder).values()
-    return found
+    (timed,) = steps(folder).values()
+    return timed
 
 
 @needs_torch
@@ -48,14 +49,14 @@ print(loss.item())
     unmeasured = run(tmp_path, MODEL + code, TOOLKIT_STEP_TIMES="off")
 
     assert (measured.stderr, measured.stdout) == ("", unmeasured.stdout)
-    found = only(tmp_path)
-    assert [(step.number, step.step) for step in found] == [(n, n) for n in range(1, 9)]
-    assert all(step.data is not None and step.data >= 20_000_000 for step in found)
-    assert all(step.forward is not None and step.forward >= 30_000_000 for step in found)
-    assert all(step.backward is not None and step.optimizer is not None for step in found)
-    assert [step.number for step in found if step.saving is not None] == [5]
-    assert all(step.whole is not None and parts(step) <= step.whole for step in found)
-    assert all(after.end - before.end == after.whole for before, after in pairwise(found))
+    timed = only(tmp_path)
+    assert [(step.number, step.step) for step in timed] == [(n, n) for n in range(1, 9)]
+    assert all(step.data is not None and step.data >= 20_000_000 for step in timed)
+    assert all(step.pause is not None and step.pause >= 30_000_000 for step in timed)
+    assert all(step.backward is not None and step.optimizer is not None for step in timed)
+    assert [step.number for step in timed if step.saving is not None] == [5]
+    assert all(step.whole is not None and parts(step) <= step.whole for step in timed)
+    assert all(after.end - earlier.end == after.whole for earlier, after in pairwise(timed))
 
 
 @needs_torch
@@ -85,8 +86,8 @@ torch.distributed.destroy_process_group()
 
     assert done.returncode == 0, done.stderr
     saved_ms = [None if step.saving is None else step.saving // 1_000_000 for step in only(tmp_path)]
-    assert [each is None for each in saved_ms] == [True, False, False, False, True]
-    assert all(each is not None and each >= 300 for each in saved_ms[1:3])
+    assert [saved is None for saved in saved_ms] == [True, False, False, False, True]
+    assert all(saved is not None and saved >= 300 for saved in saved_ms[1:3])
     assert saved_ms[3] is not None and saved_ms[3] < 50_000, "the caller did not wait for the other thread"
 
 
@@ -122,6 +123,163 @@ torch.distributed.destroy_process_group()
     waits = [(step.backward or 0) - (step.own_backward or 0) for step in only(folders[0])]
     assert max(waits) >= 250_000_000, "one of four: on a busy machine this rank may come late itself"
     assert all(step.own_backward is not None for step in only(folders[0]))
+
+
+@needs_torch
+def test_pauses_evaluations_collections_and_late_saves_are_told_apart(tmp_path: Path) -> None:
+    code = """
+import gc
+def step(): model(torch.ones(2, 4)).sum().backward(); optimizer.step(); optimizer.zero_grad()
+for at in range(4): step()
+time.sleep(0.3); step()
+with torch.no_grad():
+    for at in range(3): time.sleep(0.1); model(torch.ones(2, 4))
+step()
+kept = [[number] for number in range(500_000)]
+step()
+gc.collect(); step()
+with torch.no_grad(): time.sleep(0.1); model(torch.ones(2, 4))
+state = torch.zeros(20_000_000); torch.save(state, "last.pt")
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    timed = only(tmp_path)
+    assert timed[4].pause is not None and timed[4].pause >= 300_000_000
+    assert timed[4].evaluation is None
+    assert timed[5].evaluation is not None and timed[5].evaluation >= 300_000_000
+    assert timed[5].pause is not None and timed[5].pause < 100_000_000
+    assert timed[7].collection is not None
+    assert all(step.whole is not None and parts(step) <= step.whole for step in timed[1:])
+    (file,) = (tmp_path / "status").glob("pauses-*.json")
+    late = json.loads(file.read_text())
+    assert late["late_saving_s"] > 0
+    assert late["late_evaluation_s"] >= 0.1
+
+
+@needs_torch
+def test_modules_whose_calls_are_watched_are_freed_copied_pickled_and_scripted_as_others(tmp_path: Path) -> None:
+    code = """
+import copy, gc, pickle, weakref
+class Keeping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+    def forward(self, x): return self.inner(x)
+    def __getstate__(self): return self.__dict__.copy()
+gc.disable()
+x = torch.ones(2, 4)
+other = Keeping()
+other(x).sum().backward(); optimizer.step()
+freed = weakref.ref(other); del other
+assert freed() is None
+module = Keeping()
+module(x).sum().backward(); optimizer.step()
+for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+    torch.nn.init.zeros_(copied.inner.weight); torch.nn.init.zeros_(copied.inner.bias)
+    assert not copied(x).any() and module(x).any()
+sharing = Keeping.__new__(Keeping)
+sharing.__dict__ = module.__dict__.copy()
+sharing._modules = copied._modules
+assert not sharing(x).any() and module(x).any()
+assert torch.equal(torch.jit.script(module)(x), module(x))
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_torch
+@pytest.mark.parametrize("times", ["on", "off"])
+def test_steps_go_on_after_one_of_another_optimizer_that_raised(tmp_path: Path, times: str) -> None:
+    code = """
+from toolkit.rank.profiler.step_timer import timer
+class TooLarge(torch.optim.SGD):
+    def step(self): raise MemoryError
+def step(optimizer): model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+try: step(TooLarge(model.parameters(), lr=0.01))
+except MemoryError: pass
+for _ in range(3): step(optimizer)
+print(timer().steps)
+"""
+    done = run(tmp_path, MODEL + code, starts=True, TOOLKIT_STEP_TIMES=times, TOOLKIT_PROFILE_WINDOW="steps 100 101")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+@needs_torch
+def test_a_process_that_may_not_start_a_thread_trains_on(tmp_path: Path) -> None:
+    code = """
+import threading
+def start(thread): raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+for _ in range(3): model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(only(tmp_path)) == 3
+
+
+@needs_torch
+def test_the_compiler_of_a_whole_step_does_not_trace_the_timer(tmp_path: Path) -> None:
+    code = """
+from torch._dynamo.utils import counters
+@torch.compile(backend="eager")
+def step(x):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+for _ in range(5): step(torch.ones(2, 4))
+print([reason for reason in counters["graph_break"] if "monotonic_ns" in reason or "get_ident" in reason])
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert len(only(tmp_path)) == 5
+
+
+@needs_torch
+def test_the_compiler_of_the_optimizers_step_sees_no_function_that_the_timer_calls(tmp_path: Path) -> None:
+    code = """
+from torch._dynamo import convert_frame
+seen, convert = [], convert_frame.ConvertFrame.__call__
+def converts(self, frame, *more, **named):
+    seen.append(frame.f_code.co_filename)
+    return convert(self, frame, *more, **named)
+convert_frame.ConvertFrame.__call__ = converts
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(5):
+    model(torch.ones(2, 4)).sum().backward()
+    step()
+OWN = ("rank/profiler", "rank/mesh/measuring", "threading", "_weakrefset", "mmap")
+print(bool(seen), [name for name in seen if any(part in name for part in OWN)])
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stdout) == (0, "True []\n"), done.stderr
+    assert len(only(tmp_path)) == 5
+
+
+@needs_torch
+def test_the_cpu_time_of_a_pause_tells_waiting_from_computing_and_its_place_is_named(tmp_path: Path) -> None:
+    code = """
+def compute():
+    end = time.thread_time() + 0.15
+    while time.thread_time() < end: pass
+for at in range(8):
+    time.sleep(0.15) if at % 2 else compute()
+    model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+"""
+    done = run(tmp_path, MODEL + code, starts=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    timed = only(tmp_path)[2:]
+    assert all(step.pause_cpu is not None and step.cpu is not None for step in timed)
+    assert [(step.pause_cpu or 0) >= 150_000_000 for step in timed] == [True, False] * 3
+    (file,) = (tmp_path / "status").glob("pauses-*.json")
+    places = {(stack["place"].partition(":")[0], stack["call"]) for stack in json.loads(file.read_text())["stacks"]}
+    assert ("script.py", "time.sleep") in places
 
 
 LOOPS = {
@@ -194,13 +352,13 @@ def test_a_step_is_an_update_of_the_model(tmp_path: Path) -> None:
 
     done = run(tmp_path, f"{MODEL}LOOPS = {loops!r}\n{IN_CHILDREN}")
 
-    found = steps(tmp_path)
-    told = [line.split(":") for line in done.stdout.splitlines()]
-    assert [status for _, _, status in told] == ["0"] * len(LOOPS), done.stderr
-    assert {name: len(found[int(pid)]) for name, pid, _ in told} == {name: loop[1] for name, loop in LOOPS.items()}
-    for each in found.values():
-        assert all(step.optimizer is not None for step in each)
-        assert all(step.whole is None or parts(step) <= step.whole for step in each)
+    by_pid = steps(tmp_path)
+    reports = [line.split(":") for line in done.stdout.splitlines()]
+    assert [status for _, _, status in reports] == ["0"] * len(LOOPS), done.stderr
+    assert {name: len(by_pid[int(pid)]) for name, pid, _ in reports} == {name: loop[1] for name, loop in LOOPS.items()}
+    for rank_steps in by_pid.values():
+        assert all(step.optimizer is not None for step in rank_steps)
+        assert all(step.whole is None or parts(step) <= step.whole for step in rank_steps)
 
 
 @needs_torch
@@ -220,9 +378,9 @@ if __name__ == "__main__":
     done = run(tmp_path, code)
 
     assert (done.returncode, done.stderr) == (0, "")
-    found = steps(tmp_path)
-    assert [len(each) for each in found.values()] == [3, 3, 3]
-    assert all(each[0].number == each[0].step == 1 for each in found.values())
+    by_pid = steps(tmp_path)
+    assert [len(rank_steps) for rank_steps in by_pid.values()] == [3, 3, 3]
+    assert all(rank_steps[0].number == rank_steps[0].step == 1 for rank_steps in by_pid.values())
 
 
 @needs_torch
@@ -266,9 +424,9 @@ for step in range(4):
     done = run(tmp_path, code, starts=True)
 
     assert (done.returncode, done.stderr) == (0, "")
-    found = only(tmp_path)
-    assert [step.step for step in found] == [1, 2, 3]
-    assert [step.saving is not None for step in found] == [False, False, True]
+    timed = only(tmp_path)
+    assert [step.step for step in timed] == [1, 2, 3]
+    assert [step.saving is not None for step in timed] == [False, False, True]
 
 
 @needs_torch
@@ -297,11 +455,11 @@ def test_a_status_folder_that_cannot_be_written_leaves_the_script_alone(tmp_path
 
 @pytest.mark.parametrize("version", list(interpreters()) or ["none"])
 def test_the_hook_arms_on_every_python_installed_here(tmp_path: Path, version: str) -> None:
-    found = interpreters()
-    if not found:
+    pythons = interpreters()
+    if not pythons:
         pytest.skip("no other Python is installed here")
 
-    done = run(tmp_path, "import json; print('on')\n", python=found[version], path=None)
+    done = run(tmp_path, "import json; print('on')\n", python=pythons[version], path=None)
 
     assert (done.stdout, done.stderr) == ("on\n", "")
 
@@ -318,9 +476,30 @@ model.fit(numpy.ones((12, 4)), numpy.ones((12, 1)), batch_size=2, epochs=2, verb
     done = run(tmp_path, code, python=TENSORFLOW, TF_CPP_MIN_LOG_LEVEL="3")
 
     assert done.returncode == 0, done.stderr
-    found = only(tmp_path)
-    assert [step.step for step in found] == list(range(1, 13))
-    assert all(step.whole is not None for step in found)
+    timed = only(tmp_path)
+    assert [step.step for step in timed] == list(range(1, 13))
+    assert all(step.whole is not None for step in timed)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.skipif(not TENSORFLOW.exists(), reason="no test bed: scripts/beds/tensorflow")
+def test_evaluation_of_keras_is_a_part_of_the_next_step(tmp_path: Path) -> None:
+    code = """
+import time, numpy, keras
+class Slow(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        time.sleep(0.1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x, y = numpy.ones((12, 4)), numpy.ones((12, 1))
+model.fit(x, y, batch_size=4, epochs=3, verbose=0, validation_data=(x, y), callbacks=[Slow()])
+"""
+    done = run(tmp_path, code, python=TENSORFLOW, TF_CPP_MIN_LOG_LEVEL="3")
+
+    assert done.returncode == 0, done.stderr
+    evaluated = {step.step: step.evaluation for step in only(tmp_path) if step.evaluation}
+    assert set(evaluated) == {4, 7}  # The third evaluation follows the last step.
+    assert all(took_ns >= 100_000_000 for took_ns in evaluated.values())
 
 
 @pytest.mark.tensorflow

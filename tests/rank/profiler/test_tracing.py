@@ -1,16 +1,18 @@
 """Windows of torch.profiler and tf.profiler: what is asked for is traced, and the script runs as without them."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.rank.profiler.ranks import ROOT, TENSORFLOW, listed, needs_torch, run, steps, trace, traced_steps
-from toolkit.rank.profiler import trace_files, trace_plan
+from toolkit.rank.profiler import trace_files, trace_plan, window
 from toolkit.status_pages import pages
 from toolkit.traces import chrome, windows
 from toolkit.train.launchers.compat import FOLDER
@@ -52,8 +54,8 @@ SMProf.stop_profiling()
         (10, 20, [(10, 20)]),
         (5, 5, [(5, 5)]),
         (1, 50, [(1, 20), (21, 40), (41, 50)]),
-        (1, 160, [(at, at + 19) for at in range(1, 161, 20)]),
-        (1, 7020, [(at, at + 19) for at in range(1, 7002, 1000)]),
+        (1, 160, [(index, index + 19) for index in range(1, 161, 20)]),
+        (1, 7020, [(index, index + 19) for index in range(1, 7002, 1000)]),
     ],
 )
 def test_steps_are_cut_into_windows_within_the_budget(first: int, last: int, expected: list[tuple[int, int]]) -> None:
@@ -74,10 +76,44 @@ def test_the_end_of_a_step_moves_behind_the_optimizer_that_it_overlaps() -> None
         b'{"name": "ProfilerStep#4", "pid": 1, "tid": 1, "ts": 150.500, "dur": 49.500}'
     )
 
-    found = trace_files.align_steps(text)
+    aligned = trace_files.align_steps(text)
 
-    assert found.replace(b'"ts": 100.000,\n "dur": 60.000', b"").count(b'"dur": 40.000') == 1
-    assert b'"ts": 160.000, "dur": 40.000' in found
+    assert aligned.replace(b'"ts": 100.000,\n "dur": 60.000', b"").count(b'"dur": 40.000') == 1
+    assert b'"ts": 160.000, "dur": 40.000' in aligned
+
+
+def test_a_process_is_named_by_its_rank_and_nothing_else_is_changed() -> None:
+    text = b'{"ph": "M", "name": "process_name", "pid": 7,\n "args": {\n "name": "python3"\n }}, {"name": "python3"}'
+
+    named = trace_files.name_process(text, 'rank 3 of "algo"')
+
+    assert named == text.replace(b'{\n "name": "python3"', b'{\n "name": "rank 3 of \\"algo\\""')
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [("Forward", "Forward"), ('say "x"', "say 'x'"), ("a\\b\tc\nd", "a/b c d"), ("日本 é", "u65e5u672c xe9")],
+)
+def test_an_annotation_is_spelled_in_characters_that_kineto_writes(name: str, spelled: str) -> None:
+    assert window.spell(name) == spelled
+
+
+@needs_torch
+def test_an_annotation_with_quotes_leaves_a_trace_that_can_be_read_and_that_names_the_rank(tmp_path: Path) -> None:
+    code = MODEL + "train(2)\nimport smppy\nwith smppy.annotate('say \"ü\"'): train(4)\n"
+
+    done = run(
+        tmp_path,
+        code,
+        starts=True,
+        TOOLKIT_PROFILE_WINDOW="steps 3 6",
+        TOOLKIT_COMPAT_PATH=str(FOLDER / "smppy"),
+    )
+
+    assert done.returncode == 0, done.stderr
+    events = trace(tmp_path, listed(tmp_path).windows[0])["traceEvents"]
+    assert "say 'xfc'" in [event["name"] for event in events if event.get("cat") == "user_annotation"]
+    assert next(event["args"]["name"] for event in events if event["name"] == "process_name") == "rank 0 of algo-1"
 
 
 @needs_torch
@@ -92,16 +128,16 @@ def test_the_steps_that_the_job_asks_for_are_traced_and_nothing_else_changes(tmp
     plain = run(tmp_path, MODEL + "print(train(12))\n", TOOLKIT_STEP_TIMES="off")
 
     assert (measured.stdout, measured.stderr) == (plain.stdout, "")
-    found = listed(tmp_path)
-    assert (found.host, found.rank, found.framework, found.steps_run, found.steps_traced) == (
+    listing = listed(tmp_path)
+    assert (listing.host, listing.rank, listing.framework, listing.steps_run, listing.steps_traced) == (
         "algo-1",
         0,
         "torch",
         12,
         4,
     )
-    assert found.share == pytest.approx(4 / 12)
-    (window,) = found.windows
+    assert listing.share == pytest.approx(4 / 12)
+    (window,) = listing.windows
     assert (window.file, window.reason) == ("steps-3-6/algo-1_rank-0.pt.trace.json.gz", "setting")
     content = trace(tmp_path, window)
     assert content["distributedInfo"]["rank"] == 0
@@ -109,6 +145,21 @@ def test_the_steps_that_the_job_asks_for_are_traced_and_nothing_else_changes(tmp
     assert sum(event["name"] == "aten::linear" for event in content["traceEvents"]) == 4
     assert chrome.read(tmp_path / "output/profiler/framework" / window.file).events  # The reader of reports takes it.
     assert sorted(path.name for path in (tmp_path / "status").iterdir()) == []
+
+
+def test_the_list_of_traces_is_written_by_several_threads_at_the_same_time(tmp_path: Path) -> None:
+    """Each trace is packed by a thread of its own, which then writes the list."""
+    path = tmp_path / "list.json"
+
+    def write(number: int) -> None:
+        for _ in range(300):
+            trace_files.write_json(str(path), {"windows": [number] * 50})
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+
+    assert len(set(json.loads(path.read_text())["windows"])) == 1
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @needs_torch
@@ -154,8 +205,8 @@ def test_the_snippet_of_the_old_profiler_runs_unchanged(tmp_path: Path, name: st
         assert all(step.forward is not None and step.backward is not None for step in rings)
 
 
-@pytest.mark.parametrize("where", ["outside of a job", "without torch"])
-def test_the_old_profiler_is_harmless(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("place", ["outside of a job", "without torch"])
+def test_the_old_profiler_is_harmless(tmp_path: Path, place: str) -> None:
     code = """
 import smppy, smprof
 assert smppy.SMProfiler is smprof.SMProfiler
@@ -170,7 +221,7 @@ def doubled(number): return 2 * number
 print(doubled(3), doubled.__name__)
 profiler.stop_profiling(); profiler.stop_profiling()
 """
-    output, status = ("", "") if where == "outside of a job" else (str(tmp_path / "output"), str(tmp_path / "status"))
+    output, status = ("", "") if place == "outside of a job" else (str(tmp_path / "output"), str(tmp_path / "status"))
 
     done = run(
         tmp_path,
@@ -286,7 +337,7 @@ def test_requests_are_answered_while_the_rank_runs_and_sigterm_ends_it_at_once(t
         assert rank.stdout is not None
         rank.stdout.readline()
         assert pages.request_trace(tmp_path / "status", steps=2, ranks=(0, 1)) == 1  # Other ranks.
-        asked = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "toolkit", "profile", "--steps", "4", "--ranks", "3", "--wait", "150"],
             env={**os.environ, "PYTHONPATH": str(ROOT), "SAGEMAKER_BASE_DIR": str(tmp_path)},
             cwd=tmp_path,
@@ -300,15 +351,15 @@ def test_requests_are_answered_while_the_rank_runs_and_sigterm_ends_it_at_once(t
         guard.cancel()
 
     framework = tmp_path / "output/profiler/framework"
-    (found,) = windows.read(framework)
-    first = found.windows[0]
+    (listing,) = windows.read(framework)
+    first = listing.windows[0]
     path = framework / first.file
-    assert (asked.stdout, asked.stderr, asked.returncode) == (
+    assert (completed.stdout, completed.stderr, completed.returncode) == (
         f"rank 3: steps {first.first_step} to {first.last_step}: {path}\n",
         "",
         0,
     )
-    assert [(window.request, window.steps) for window in found.windows][:1] == [(2, 4)]
+    assert [(window.request, window.steps) for window in listing.windows][:1] == [(2, 4)]
     assert not list(framework.rglob("*.part"))
 
 
@@ -349,14 +400,14 @@ model.fit(numpy.ones((24, 4)), numpy.ones((24, 1)), batch_size=2, verbose=0, cal
     done = run(tmp_path, code, python=TENSORFLOW, TF_CPP_MIN_LOG_LEVEL="3", TOOLKIT_PROFILE_WINDOW="steps 3 6")
 
     assert done.returncode == 0, done.stderr
-    found = listed(tmp_path)
-    (window,) = found.windows
-    assert (found.framework, window.first_step, window.last_step) == ("tensorflow", 3, 6)
+    listing = listed(tmp_path)
+    (window,) = listing.windows
+    assert (listing.framework, window.first_step, window.last_step) == ("tensorflow", 3, 6)
     content = trace(tmp_path, window)
     assert traced_steps(content) == [3, 4, 5, 6]
     by_name = {event["name"]: event for event in content["traceEvents"]}
     assert "ReadVariableOp" in by_name
-    kinds = {event["name"]: event["cat"] for event in content["traceEvents"]}
+    kinds = {event["name"]: event["cat"] for event in content["traceEvents"] if event["ph"] != "M"}
     assert (kinds["ReadVariableOp"], kinds["FunctionRun"], kinds["Batch"]) == ("cpu_op", "runtime", "user_annotation")
     # Steps and operators are on one clock.
     assert abs(by_name["ReadVariableOp"]["ts"] - by_name["ProfilerStep#3"]["ts"]) < 60e6

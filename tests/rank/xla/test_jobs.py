@@ -4,6 +4,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.rank.xla.bed import InBed, needs_bed
 
 pytestmark = needs_bed
@@ -32,13 +34,14 @@ def test_an_old_script_trains_on_two_hosts_as_one(tmp_path: Path) -> None:
     with InBed(tmp_path, "xla_digits.py", *TWO_HOSTS, "--hyperparameter", "epochs=3") as job:
         assert job.end() == 0, job.console
 
-    found = weights(job.console)
-    assert set(found) == {"0 of=2", "1 of=2"}
-    assert len(set(found.values())) == 1
+    by_rank = weights(job.console)
+    assert set(by_rank) == {"0 of=2", "1 of=2"}
+    assert len(set(by_rank.values())) == 1
     assert float(re.findall(r"accuracy=([\d.]+)", job.console)[-1]) > 0.9
     assert "model.pt" in job.archive("model.tar.gz")
 
 
+@pytest.mark.long
 def test_one_process_is_torch_xlas_own_also_by_the_compilers_launcher_in_a_shell_script(tmp_path: Path) -> None:
     with InBed(tmp_path, "xla_spawn.sh", *XLA, "--hyperparameter", "epochs=1") as job:
         assert job.end() == 0, job.console
@@ -46,6 +49,7 @@ def test_one_process_is_torch_xlas_own_also_by_the_compilers_launcher_in_a_shell
     assert list(weights(job.console)) == ["0 of=1"]
 
 
+@pytest.mark.long
 def test_the_rank_that_fails_is_the_cause_on_both_hosts(tmp_path: Path) -> None:
     words = ("--hyperparameter", "epochs=50", "--hyperparameter", "fails-on=1")
     with InBed(tmp_path, "xla_digits.py", *TWO_HOSTS, *words) as job:
@@ -60,6 +64,7 @@ def test_the_rank_that_fails_is_the_cause_on_both_hosts(tmp_path: Path) -> None:
     assert job.all_ended_within(60, hosts=2)
 
 
+@pytest.mark.long
 def test_a_stop_reaches_the_script_on_both_hosts(tmp_path: Path) -> None:
     with InBed(tmp_path, "xla_digits.py", *TWO_HOSTS, "--hyperparameter", "epochs=5000") as job:
         job.until("epoch=2 ")
@@ -71,6 +76,7 @@ def test_a_stop_reaches_the_script_on_both_hosts(tmp_path: Path) -> None:
     assert job.all_ended_within(60, hosts=2)
 
 
+@pytest.mark.long
 def test_ranks_that_each_believe_they_are_alone_are_stopped_with_that_cause(tmp_path: Path) -> None:
     """Under torchrun as such, where torch_xla on CPU says rank 0 of 1 to every rank."""
     words = ("--distribution", "torch_distributed", "--processes-per-host", "2")

@@ -1,4 +1,4 @@
-"""What a job of torch_xla needs and has not got is said in clear words before a rank is started (checklist 47).
+"""A job of torch_xla that lacks something says so in clear words before a rank is started (checklist 47).
 
 That a torch_xla does not load with the torch that is there, the rank says (test_rank.py).
 """
@@ -15,12 +15,12 @@ PYTORCHXLA = {"sagemaker_pytorch_xla_multi_worker_enabled": "true"}
 @pytest.fixture
 def base(tmp_path: Path) -> Base:
     """A job of torch_xla whose interpreter finds a torch."""
-    made = Base(tmp_path)
-    made.hyperparameters(PYTORCHXLA)
-    made.program("print('started')\n")
+    base = Base(tmp_path)
+    base.hyperparameters(PYTORCHXLA)
+    base.program("print('started')\n")
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/torch.py").touch()
-    return made
+    return base
 
 
 def test_without_torch_xla_it_says_what_is_missing_and_where(base: Base) -> None:

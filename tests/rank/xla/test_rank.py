@@ -18,9 +18,9 @@ SEES = 'import json, sys\nprint(json.dumps([__name__, sys.argv, sys.path[0], sys
 
 def ran(folder: Path, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     """Run the rank program with *words* in *folder*."""
-    known = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
     argv = [sys.executable, str(RANK), *words]
-    return subprocess.run(argv, cwd=folder, env={**known, **environ}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, cwd=folder, env={**variables, **environ}, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_module_is_imported_or_run_from_the_current_folder(tmp_path: Path, nam
     if name == "pkg.main":
         assert done.stdout == "called 1 pkg.main\n"
     else:
-        found = json.loads(done.stdout)
-        assert (found[0], found[1][1:], found[2]) == ("__main__", ["x"], str(tmp_path))
+        document = json.loads(done.stdout)
+        assert (document[0], document[1][1:], document[2]) == ("__main__", ["x"], str(tmp_path))
 
 
 def test_what_the_function_defines_can_be_pickled_by_the_scripts_own_name(tmp_path: Path) -> None:

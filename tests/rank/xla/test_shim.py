@@ -1,4 +1,4 @@
-"""What stands in for torch_xla on a machine without it, on CPU; a job asks for it with TOOLKIT_COMPAT=torch_xla."""
+"""The stand-in for torch_xla on a machine without it, on CPU; a job asks for it with TOOLKIT_COMPAT=torch_xla."""
 
 import os
 import re
@@ -60,11 +60,11 @@ with torch_xla.step():
 
 
 def python(code: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    known = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     path = f"{ROOT / 'toolkit/rank/hook/site'}:{ROOT}"
     argv = [sys.executable, "-c", code]
     return subprocess.run(
-        argv, env={**known, "PYTHONPATH": path, **environ}, capture_output=True, text=True, timeout=120
+        argv, env={**variables, "PYTHONPATH": path, **environ}, capture_output=True, text=True, timeout=120
     )
 
 
@@ -86,13 +86,14 @@ def test_one_rank_has_everything_that_the_compilers_scripts_call() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.skipif(bool(MISSING), reason="needs torch and scikit-learn")
 def test_an_old_script_trains_on_two_hosts_without_torch_xla(tmp_path: Path) -> None:
     words = ("--distribution", "pytorchxla", "--hosts", "2", "--hyperparameter", "epochs=3")
     with ToolkitRun(tmp_path, "xla_digits.py", *words, TOOLKIT_COMPAT="torch_xla", CUDA_VISIBLE_DEVICES="") as job:
         assert job.end() == 0, job.console
 
-    found = dict(re.findall(r"rank=(\d+ of=\d+) weights=([0-9a-f]{64})", job.console))
-    assert set(found) == {"0 of=2", "1 of=2"}
-    assert len(set(found.values())) == 1
+    by_rank = dict(re.findall(r"rank=(\d+ of=\d+) weights=([0-9a-f]{64})", job.console))
+    assert set(by_rank) == {"0 of=2", "1 of=2"}
+    assert len(set(by_rank.values())) == 1
     assert float(re.findall(r"accuracy=([\d.]+)", job.console)[-1]) > 0.9

@@ -15,14 +15,15 @@ pytestmark = [
 SMALL = {"num_train_epochs": 1, "characters": 30000, "block_size": 32, "layers": 1, "width": 32, "vocabulary": 512}
 
 
+@pytest.mark.long
 def test_the_articles_job_trains_in_two_ranks_and_torch_xla_compiles_it(tmp_path: Path) -> None:
-    given = [word for name, value in SMALL.items() for word in ("--hyperparameter", f"{name}={value}")]
-    words = ("--distribution", "pytorchxla", "--env", "TOOLKIT_COMPILE=auto", *given)
+    arguments = [word for name, value in SMALL.items() for word in ("--hyperparameter", f"{name}={value}")]
+    words = ("--distribution", "pytorchxla", "--env", "TOOLKIT_COMPILE=auto", *arguments)
 
     with InBed(tmp_path, str(ROOT / "entrypoints/gpt2_text/job.toml"), *words) as job:
         assert job.end() == 0, job.console
 
         assert "world size 2" in job.console
         assert job.console.count("compiler: eager: torch_xla compiles by itself") == 1
-        assert job.told["metrics"]["epoch"] == 1.0
-        assert 4 < job.told["metrics"]["train_loss"] < 6.2  # ln 512 = 6.24 is to know nothing.
+        assert job.report["metrics"]["epoch"] == 1.0
+        assert 4 < job.report["metrics"]["train_loss"] < 6.2  # ln 512 = 6.24 is to know nothing.

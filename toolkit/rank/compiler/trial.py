@@ -43,7 +43,7 @@ ENDLESS, ENDLESS_S = 10.0, 0.25
 MOST_COMPILING = 8
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Pair = tuple[float, float]
 
@@ -133,40 +133,62 @@ def _turn(number: int) -> str:
     return EAGER if number >= 2 * DUE[-1] or number % 4 in (0, 3) else CANDIDATE
 
 
+class _Figures:
+    """The figures of the *pairs* that can be compared, of *run* that were run."""
+
+    def __init__(self, pairs: "Sequence[Pair]", run: int) -> None:
+        self.count = len(pairs)
+        self.is_last = run >= DUE[-1]
+        """No more pairs will come."""
+        self.eager_s = median([pair[0] for pair in pairs]) if self.count >= FEWEST_PAIRS else 0.0
+        self.candidate_s = median([pair[1] for pair in pairs]) if self.count >= FEWEST_PAIRS else 0.0
+        self.measured_s = sum(eager + candidate for eager, candidate in pairs)
+        self.is_faster = self._is_faster(self.eager_s, self.candidate_s)
+        """The candidate is faster, by the margin."""
+        agreeing = sum(self._is_faster(*pair) == self.is_faster for pair in pairs)
+        is_far = abs(self.candidate_s - self.eager_s * (1 - MARGIN)) > 2 * MARGIN * self.eager_s
+        self.is_clear = is_far and agreeing >= self.count - self.count // 6
+        """All pairs but one in six agree, and by more than the margin."""
+
+    @staticmethod
+    def _is_faster(eager_s: float, candidate_s: float) -> bool:
+        return candidate_s < eager_s * (1 - MARGIN)
+
+
+MORE, FASTER, STAYS_EAGER, TOO_FEW = "more pairs", "the faster", "eager", "eager, without figures"
+# What follows from the figures: the first row that applies says it.
+_DECISIONS: "tuple[tuple[Callable[[_Figures], bool], str], ...]" = (
+    (lambda it: it.count < FEWEST_PAIRS and it.is_last, TOO_FEW),
+    (lambda it: it.count < FEWEST_PAIRS, MORE),
+    (lambda it: it.is_last and it.is_faster and it.measured_s < CLEAR_S, STAYS_EAGER),
+    (lambda it: it.is_last, FASTER),
+    (lambda it: it.measured_s > MOST_S, FASTER),
+    (lambda it: it.count >= ENOUGH_PAIRS and it.measured_s >= ENOUGH_S, FASTER),
+    (lambda it: it.candidate_s > max(it.eager_s * ENDLESS, ENDLESS_S), FASTER),
+    (lambda it: it.count < CLEAR_PAIRS, MORE),
+    (lambda it: it.candidate_s > it.eager_s * HOPELESS, FASTER),
+    (lambda it: it.is_faster and it.measured_s < CLEAR_S, MORE),
+    (lambda it: it.is_clear, FASTER),
+    (lambda _: True, MORE),
+)
+
+
 def decide(pairs: "Iterable[Pair]", run: int) -> "TrialDecision | None":
     """Return what *pairs* of eager and candidate steps, in seconds, say, of *run* that were run; None: more are needed.
 
     After the last pair there is always a decision: eager, if too few could be compared.
     """
-    compared = list(pairs)
-    count, is_last = len(compared), run >= DUE[-1]
-    if count < FEWEST_PAIRS:
-        reason = "too few steps could be compared"
-        return (
-            TrialDecision(keeps_candidate=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason)
-            if is_last
-            else None
-        )
-    eager_s, candidate_s = median([pair[0] for pair in compared]), median([pair[1] for pair in compared])
-    measured_s = sum(eager + candidate for eager, candidate in compared)
-    is_faster = candidate_s < eager_s * (1 - MARGIN)
-    decision = TrialDecision(keeps_candidate=is_faster, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
-    if is_last and is_faster and measured_s < CLEAR_S:
-        return TrialDecision(keeps_candidate=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
-    if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
-        return decision
-    if candidate_s > max(eager_s * ENDLESS, ENDLESS_S):
-        return decision
-    if count < CLEAR_PAIRS:
+    figures = _Figures(list(pairs), run)
+    decision = next(decision for applies, decision in _DECISIONS if applies(figures))
+    if decision == MORE:
         return None
-    if candidate_s > eager_s * HOPELESS:
-        return decision
-    if is_faster and measured_s < CLEAR_S:
-        return None
-    # Clear: all pairs but one in six agree, and by more than the margin.
-    agreeing = sum((candidate < eager * (1 - MARGIN)) == is_faster for eager, candidate in compared)
-    is_far = abs(candidate_s - eager_s * (1 - MARGIN)) > 2 * MARGIN * eager_s
-    return decision if is_far and agreeing >= count - count // 6 else None
+    return TrialDecision(
+        keeps_candidate=decision == FASTER and figures.is_faster,
+        pairs=figures.count,
+        eager_s=figures.eager_s,
+        candidate_s=figures.candidate_s,
+        reason="too few steps could be compared" if decision == TOO_FEW else "",
+    )
 
 
 def slowest(ranks: "Sequence[Mapping[int, Pair]]") -> "list[Pair]":

@@ -31,36 +31,21 @@ from toolkit.rank.dataparallel.reduce.registry import GroupRegistry
 from toolkit.rank.dataparallel.reduce.strides import is_strided, with_copies
 from toolkit.rank.dataparallel.statistics import CollectiveStatistics
 from toolkit.rank.dataparallel.timeline import Timeline
+from toolkit.rank.frameworks.torch.distributed import (
+    COUNTED,
+    PASSED,
+    PASSED_AS,
+    add_native_backends,
+    begin_sequence,
+    exclude_from_compiling,
+    get_backend_creator,
+    require_backend_names,
+    set_timeout,
+)
+from toolkit.rank.frameworks.torch.tensors import get_parts
 from toolkit.rank.mesh.position import RankPosition, ignored_variables, missing_variables, rank_position
 
 NAME = "smddp"
-# Counted collectives, with the native backend's name for each (torch 2.13 renamed two of the group's).
-COUNTED = {
-    "_allgather_base": "_allgather_base",
-    "_reduce_scatter_base": "_reduce_scatter_base",
-    "all_gather_single": "_allgather_base",
-    "allgather": "allgather",
-    "allreduce_coalesced": "allreduce_coalesced",
-    "alltoall": "alltoall",
-    "alltoall_base": "alltoall_base",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "scatter": "scatter",
-}
-
-# The other methods in PyProcessGroup.hpp: passed on, not counted. A test compares both lists with torch's header.
-PASSED = (
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "barrier",
-    "recv",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "send",
-)
 
 
 def register() -> "BackendFactory":
@@ -70,9 +55,10 @@ def register() -> "BackendFactory":
     """
     from torch.distributed import Backend
 
-    plugin = Backend._plugins.get(NAME.upper())
-    if plugin is not None and isinstance(plugin.creator_fn, BackendFactory):
-        return plugin.creator_fn
+    require_backend_names()
+    creator = get_backend_creator(NAME)
+    if isinstance(creator, BackendFactory):
+        return creator
     os.environ.update(missing_variables(os.environ))
     factory = BackendFactory(rank_position(os.environ))
     Backend.register_backend(NAME, factory, extended_api=True, devices=["cpu", "cuda"])
@@ -156,9 +142,7 @@ def _make_group_class(factory: BackendFactory) -> type:
             self._plain = dist.ProcessGroup(options.group_rank, options.group_size)  # type: ignore[call-arg]
             kind, native = self._natives.get("cuda", self._natives["cpu"])
             for group in (self, self._plain):
-                for device, (device_kind, device_native) in self._natives.items():
-                    group._register_backend(_device(device), device_kind, device_native)
-                group._set_default_backend(kind)
+                add_native_backends(group, self._natives, kind)
             self._size = options.group_size
             self._timeout = options.timeout
             self._reducer = _make_reducer(options, self._natives["cpu"][1], factory.registry)
@@ -168,7 +152,7 @@ def _make_group_class(factory: BackendFactory) -> type:
         def getBackendName(self) -> str:  # noqa: N802 - torch's
             return NAME
 
-        @_untraced
+        @exclude_from_compiling
         def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
             reduced = tensors if isinstance(tensors, list) else [tensors]
             native = self._natives[reduced[0].device.type][1]
@@ -183,7 +167,7 @@ def _make_group_class(factory: BackendFactory) -> type:
                 factory.timeline.watch("allreduce", size_bytes, work)
             return work
 
-        @_untraced
+        @exclude_from_compiling
         def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
             self._natives["cpu"][1].monitored_barrier(timeout or self._timeout, wait_all_ranks)
 
@@ -196,7 +180,9 @@ def _make_group_class(factory: BackendFactory) -> type:
         setattr(SmddpGroup, name, _counted(name, native_name, factory))
     for name in PASSED:
         if hasattr(dist.ProcessGroup, name):  # The coalesced methods have other names in older versions of torch.
-            setattr(SmddpGroup, name, _passed(name))
+            setattr(SmddpGroup, name, _passed(name, name))
+    for name, method in PASSED_AS.items():
+        setattr(SmddpGroup, name, _passed(name, method))
     return SmddpGroup
 
 
@@ -224,26 +210,17 @@ def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[.
         return work
 
     counted_call.__name__ = name
-    return _untraced(counted_call)
+    return exclude_from_compiling(counted_call)
 
 
-def _passed(name: str) -> Callable[..., Any]:
+def _passed(name: str, method: str) -> Callable[..., Any]:
+    """Return the override *name*, which calls *method* of the plain group."""
+
     def passed_on(self: Any, *arguments: Any, **options: Any) -> Any:
-        return getattr(self._plain, name)(*arguments, **options)
+        return getattr(self._plain, method)(*arguments, **options)
 
     passed_on.__name__ = name
-    return _untraced(passed_on)
-
-
-def _untraced(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *method* for torch.compile to call and not to trace: it fails on the group's own attributes.
-
-    Imports torch._dynamo at the first call; DistributedDataParallel and torch's optimizers have done so before.
-    """
-    from torch._compile import _disable_dynamo
-
-    untraced: Callable[..., Any] = _disable_dynamo(method)
-    return untraced
+    return exclude_from_compiling(passed_on)
 
 
 def _tensors(nested: Any) -> Any:
@@ -260,14 +237,8 @@ def _tensors(nested: Any) -> Any:
 def bytes_of(tensor: Any) -> int:
     """Return the bytes of *tensor*'s values; of a sparse one also those of its indices (it has no `nbytes`)."""
     if tensor.is_sparse:
-        return int(tensor._values().nbytes + tensor._indices().nbytes)
+        return sum(int(part.nbytes) for part in get_parts(tensor))
     return int(tensor.nbytes)
-
-
-def _device(name: str) -> Any:
-    import torch
-
-    return torch.device(name)
 
 
 def native_backends(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
@@ -284,17 +255,17 @@ def native_backends(options: Any, backend_options: Any) -> dict[str, tuple[Any, 
     gloo = dist.ProcessGroupGloo(PrefixStore("cpu/", store), rank, size, timeout=options.timeout)
     gloo.options.global_ranks_in_group = options.global_ranks_in_group
     gloo.options.group_name = options.group_id
-    gloo._set_sequence_number_for_group()
+    begin_sequence(gloo)
     backends: dict[str, tuple[Any, Any]] = {"cpu": (ProcessGroup.BackendType.GLOO, gloo)}
     if torch.cuda.is_available() and dist.is_nccl_available():
         nccl_options = backend_options
         if not isinstance(nccl_options, dist.ProcessGroupNCCL.Options):
             nccl_options = dist.ProcessGroupNCCL.Options()
             nccl_options.is_high_priority_stream = False
-        nccl_options._timeout = options.timeout
+        set_timeout(nccl_options, options.timeout)
         nccl_options.global_ranks_in_group = options.global_ranks_in_group
         nccl_options.group_name = options.group_id
         nccl = dist.ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, nccl_options)
-        nccl._set_sequence_number_for_group()
+        begin_sequence(nccl)
         backends["cuda"] = (ProcessGroup.BackendType.NCCL, nccl)
     return backends

@@ -3,13 +3,15 @@
 Each is torch.distributed's function of the same name. It takes the old names of operations and of the group of all
 ranks, and torch's own operations and groups. Signatures as AWS documented them (SageMaker Python SDK's API pages, seen
 2026-11).
+
+The functions import the backend, which needs torch: TensorFlow's ranks import this file, too (the package
+smdistributed.dataparallel does), and their image may have no torch.
 """
 
 import os
 import warnings
 from typing import Any
 
-from toolkit.rank.dataparallel.backend import NAME, register
 from toolkit.rank.dataparallel.exceptions import SMDDPNotInitializedError
 from toolkit.rank.mesh.position import rank_position
 
@@ -57,6 +59,8 @@ def is_initialized() -> bool:
 def init_process_group(*arguments: Any, **options: Any) -> None:
     """Join the group of all ranks. Arguments are torch's; a backend is ignored."""
     import torch.distributed as dist
+
+    from toolkit.rank.dataparallel.backend import NAME, register
 
     register()
     options.pop("backend", None)
@@ -123,11 +127,15 @@ def barrier(group: Any = group.WORLD, async_op: bool = False) -> Any:
 
 def start_profiler(file: str, append_rank: bool = False) -> None:
     """Begin a timeline of this rank's collectives, written to *file* as a Chrome trace; see stop_profiler."""
+    from toolkit.rank.dataparallel.backend import register
+
     register().start_profiler(file, append_rank)
 
 
 def stop_profiler() -> None:
     """Write the timeline that start_profiler began, if there is one."""
+    from toolkit.rank.dataparallel.backend import register
+
     register().stop_profiler()
 
 

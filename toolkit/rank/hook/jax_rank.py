@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MODULE = "jax._src.distributed"
+JAX = "jax"
 DONE_NAME = "rank-done"  # As in status_pages/layout.py.
 # The parameter of initialize: the variable with its value.
 NUMBERS = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
@@ -81,16 +81,17 @@ class RankEnd:
 
 
 class JaxDistributed:
-    """Replaces JAX's functions of the same names. *record_end* writes a file that the script ended well, and returns
-    its path."""
+    """Replaces the functions of the same names in *module*, JAX's. *record_end* writes a file that the script ended
+    well, and returns its path. *private*: rank/frameworks/jax.py."""
 
-    def __init__(self, module: "ModuleType", ending: RankEnd, record_end: "Callable[[], str]") -> None:
+    def __init__(self, module: "ModuleType", private: "Any", ending: RankEnd, record_end: "Callable[[], str]") -> None:
         self._initialize = module.initialize
         self._shutdown = module.shutdown
         self._ending = ending
         self._record_end = record_end
         self._ends = False
         self._pid = os.getpid()
+        self._private = private
         self._cutter: "Cutter | None" = None
 
     def initialize(self, *args: "Any", **keywords: "Any") -> None:
@@ -102,7 +103,7 @@ class JaxDistributed:
         keywords.update(zip(parameters, args))  # noqa: B905 - any Python 3
         arguments = complete_arguments(keywords, tuple(parameters), os.environ)
         if self._cutter is None:
-            self._cutter = Cutter()
+            self._cutter = Cutter(self._private)
             self._ending.is_joined = True
             atexit.register(self._note_end)  # Called before JAX's own function, which was registered at its import.
         for line in describe_differences(keywords, os.environ):
@@ -188,9 +189,10 @@ def _done_rank() -> str:
 class Cutter:
     """Closes gloo's connections to the other processes CUT_S after `begins` is set, unless `over` is set before."""
 
-    def __init__(self) -> None:
+    def __init__(self, private: "Any") -> None:
         import threading
 
+        self._private = private
         self.begins = threading.Event()
         self.over = threading.Event()
         self._polls: "list[int]" = []  # The epoll descriptors through which gloo polls its sockets.
@@ -201,10 +203,7 @@ class Cutter:
 
     def check_devices(self) -> None:
         """Check whether a collective can be under way here, while JAX has its devices (at its end it drops them)."""
-        from jax._src import xla_bridge
-
-        backends = getattr(xla_bridge, "_backends", {})
-        self._may_cut = self._may_cut or (list(backends) == ["cpu"] and backends["cpu"].local_device_count() == 1)
+        self._may_cut = self._may_cut or self._private.has_one_cpu_device()
 
     def _run(self) -> None:
         self.begins.wait()
@@ -215,41 +214,47 @@ class Cutter:
                 _hang_up(fd)
 
     def _watch_gloo(self) -> None:
-        from jax._src import xla_bridge
+        def watched(make: "Callable[..., Any]") -> "Callable[..., Any]":
+            def make_watched(*args: "Any", **keywords: "Any") -> "Any":
+                epolls_before = set(_epolls())
+                # Else gloo takes the address of the machine's own name: 127.0.1.1 on many, none on some.
+                interface = _interface(os.environ)
+                if len(args) < 2 and interface and not keywords.get("hostname") and not keywords.get("interface"):
+                    keywords["interface"] = interface
+                collectives = make(*args, **keywords)
+                self._polls += [fd for fd in _epolls() if fd not in epolls_before]
+                return collectives
 
-        library: "Any" = getattr(xla_bridge, "_jax", None)
-        make = getattr(library, "make_gloo_tcp_collectives", None)
-        if make is None:
-            return
+            return make_watched
 
-        def make_watched(*args: "Any", **keywords: "Any") -> "Any":
-            epolls_before = set(_epolls())
-            # Else gloo takes the address of the machine's own name: 127.0.1.1 on many, none on some.
-            interface = _interface(os.environ)
-            if len(args) < 2 and interface and not keywords.get("hostname") and not keywords.get("interface"):
-                keywords["interface"] = interface
-            collectives = make(*args, **keywords)
-            self._polls += [fd for fd in _epolls() if fd not in epolls_before]
-            return collectives
-
-        library.make_gloo_tcp_collectives = make_watched
+        self._private.replace_gloo(watched)
 
 
-def watch(
-    watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]", record_end: "Callable[[], str]"
-) -> RankEnd:
-    """Attach to JAX when the script imports it; *watch_module* is `watch` of rank/mesh/import_hooks.py."""
+def watch(import_hooks: "Any", record_end: "Callable[[], str]") -> RankEnd:
+    """Attach to JAX when the script imports it; *import_hooks*: rank/mesh/import_hooks.py."""
     ending = RankEnd()
 
     def load(loader: "Any", module: "ModuleType") -> None:
         loader.exec_module(module)
-        if hasattr(module, "initialize") and hasattr(module, "shutdown"):
-            # jax/distributed.py takes both from here when it is imported, after this.
-            distributed = JaxDistributed(module, ending, record_end)
-            module.initialize = _replace(module.initialize, distributed.initialize)  # type: ignore[attr-defined]
-            module.shutdown = _replace(module.shutdown, distributed.shutdown)  # type: ignore[attr-defined]
+        try:
+            attach(module)
+        except Exception as error:  # noqa: BLE001 - a JAX of another form must still work
+            sys.stderr.write("[toolkit] jax.distributed runs as it is: %s: %s\n" % (type(error).__name__, error))
 
-    watch_module(MODULE, load)
+    def attach(module: "ModuleType") -> None:
+        import importlib
+
+        private = importlib.import_module(import_hooks.package() + ".rank.frameworks.jax")
+        own = private.find_distributed()
+        if own is not None and not hasattr(own.initialize, "__wrapped__"):  # Not yet: jax may be loaded again.
+            distributed = JaxDistributed(own, private, ending, record_end)
+            own.initialize = _replace(own.initialize, distributed.initialize)
+            own.shutdown = _replace(own.shutdown, distributed.shutdown)
+            public = getattr(module, "distributed", None)  # It has the functions from the other module by now.
+            if public is not None:
+                public.initialize, public.shutdown = own.initialize, own.shutdown
+
+    import_hooks.watch(JAX, load)
     return ending
 
 

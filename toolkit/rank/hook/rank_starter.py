@@ -44,7 +44,7 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
             break  # The job was stopped meanwhile.
         started += 1
         living.add(os.posix_spawnp(argv[0], argv, {**environ, **variables}, setsigdef=SIGNALS))
-    for number in list(received):
+    for number in list(received):  # noqa: PERF101 - pass_on adds to it.
         pass_on(number)
     failed = 0
     while living:

@@ -54,15 +54,13 @@ class Message(NamedTuple):
 
 
 class _PickledMessage(NamedTuple):
-    """A message whose payload is still pickled: the thread that receives it unpickles it, and gets its errors.
-
-    The fields are those of `Message`.
-    """
+    """A message whose payload is still pickled: the thread that receives it unpickles it, and gets its errors."""
 
     source: int
     kind: str
     key: Any
     payload: bytes
+    """The pickled payload; the other fields are those of `Message`."""
     buffers: list[memoryview]
 
     def unpickle(self) -> Message:

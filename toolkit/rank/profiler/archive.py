@@ -84,7 +84,9 @@ class Archive:
 
     def _pack(self, raw: str, place: TracePlace, record: "dict[str, Any]", unfinished: str) -> None:
         try:
-            record["bytes"] = trace_files.pack(raw, os.path.join(place.folder, record["file"]), unfinished)
+            process = "rank %d of %s" % (place.rank, place.host) if place.is_rank else "pid %d" % os.getpid()
+            target = os.path.join(place.folder, record["file"])
+            record["bytes"] = trace_files.pack(raw, target, unfinished, process)
             self._windows.append(record)
             self._write_list(place)
         except Exception as error:  # noqa: BLE001 - a full disk must not end the script

@@ -11,8 +11,7 @@ import sys
 WATCHED = {
     "torch": "torch_hooks",
     "torch.distributed.checkpoint": "checkpoint_hooks",
-    "keras.src.callbacks.callback_list": "keras_hooks",
-    "keras.src.optimizers.base_optimizer": "loop_hooks",
+    "keras": "keras_hooks",
     "toolkit.status": "status_hooks",
 }
 MARK = "_toolkit_steps_watched"  # An attribute of sys: this file can be loaded twice in a process.

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARK = "_toolkit_times_it"
-_FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 
 
 def attach(module: "ModuleType") -> None:
-    """Attach the step timer of this process to keras.src.optimizers.base_optimizer."""
-    optimizer, functions = module.BaseOptimizer, sys.modules.get(_FUNCTIONS)
-    if functions is None or getattr(optimizer, MARK, False):
+    """Attach the step timer of this process to the optimizers of the module keras, unless it runs without
+    TensorFlow."""
+    optimizer, tensorflow = module.optimizers.Optimizer, sys.modules.get("tensorflow")
+    if tensorflow is None or getattr(optimizer, MARK, False):
         return
     setattr(optimizer, MARK, True)
-    function, step_timer = functions.Function, timer()
+    function, step_timer = type(tensorflow.function(lambda: None)), timer()
     applies, calls = optimizer.apply, function.__call__
     applied = 0
     running: set[int] = set()  # Threads that are in a tf.function.

@@ -9,6 +9,7 @@ import sys
 import time
 from _thread import get_ident
 
+from ..frameworks import tensorflow as private
 from .log import log_line
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -43,7 +44,8 @@ class TensorFlowWindow:
         self._folder = tempfile.mkdtemp(prefix="toolkit-trace-")
         self._ends: list[float] = []
         self._annotations: set[str] = set()
-        self._start = _profiler().start
+        self._profiler = self._tensorflow.profiler.experimental
+        self._start = self._profiler.start
         self.start_s = time.time()
         self._start(self._folder)
 
@@ -51,11 +53,10 @@ class TensorFlowWindow:
             give_way()
             return self._start(*arguments, **keywords)
 
-        _profiler().start = start
-        self._tensorflow.profiler.experimental.start = start
+        private.replace_profiler_start(self._tensorflow, start)
 
     def _unguard(self) -> None:
-        _profiler().start = self._tensorflow.profiler.experimental.start = self._start
+        private.replace_profiler_start(self._tensorflow, self._start)
 
     def forget(self) -> None:
         """Give up, in a forked child, the window of the parent."""
@@ -64,7 +65,7 @@ class TensorFlowWindow:
     def annotation(self, name: str) -> "Any":
         """Return a context manager that writes *name* into the trace."""
         self._annotations.add(name)
-        return self._tensorflow.profiler.experimental.Trace(name)
+        return self._profiler.Trace(name)
 
     def step_ends(self, *, goes_on: bool) -> None:  # noqa: ARG002
         """A step of the script has ended."""
@@ -82,7 +83,7 @@ class TensorFlowWindow:
         import shutil
 
         self._unguard()
-        _profiler().stop()
+        self._profiler.stop()
         self.end_s = time.time()
         try:
             events: list[dict[str, Any]] = []
@@ -90,6 +91,8 @@ class TensorFlowWindow:
                 with open(name, "rb") as file:
                     events += convert(file.read(), self._annotations)
             events += self._steps()
+            process = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "ts": 0}
+            events.append({**process, "args": {"name": "python"}})  # trace_files.py puts the rank there.
             distributed = {"backend": "none", "rank": rank, "world_size": size}
             with open(path, "w") as file:
                 json.dump({"schemaVersion": 1, "distributedInfo": distributed, "traceEvents": events}, file)
@@ -126,7 +129,7 @@ def open_window(first: "int | None", *, cuda: bool, give_way: "Callable[[], None
 
 def is_taken() -> bool:
     """True if a session is open in this process: the script's own."""
-    return getattr(_profiler(), "_profiler", None) is not None
+    return private.is_profiling()
 
 
 def convert(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict[str, Any]]":
@@ -137,7 +140,7 @@ def convert(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict[s
     """
     from google.protobuf.message import DecodeError
 
-    space = _xplane().XSpace()
+    space = private.import_xplane().XSpace()
     try:
         space.ParseFromString(text)
     except DecodeError as error:
@@ -189,18 +192,3 @@ def _start_ns(plane: "Any") -> int:
         if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
             return int(stat.uint64_value)
     return 0
-
-
-def _profiler() -> "Any":
-    import importlib
-
-    return importlib.import_module("tensorflow.python.profiler.profiler_v2")
-
-
-def _xplane() -> "Any":
-    import importlib
-
-    try:
-        return importlib.import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
-    except ImportError:  # Before TensorFlow 2.11.
-        return importlib.import_module("tensorflow.core.profiler.protobuf.xplane_pb2")

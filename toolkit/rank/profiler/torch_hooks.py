@@ -5,10 +5,13 @@ script replaces it later, with or without calling the wrapper, the script's coun
 """
 
 import functools
+import gc
 import sys
 from time import monotonic_ns
 
+from ..frameworks.torch import profiler as torch_profiler
 from .arming import arm
+from .import_clock import ATTRIBUTE
 from .step_timer import StepTimer, timer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -31,8 +34,14 @@ def attach(torch: "ModuleType") -> None:
     if step_timer.folder or step_timer.on_start is not None:  # Else steps are only counted.
         _time_loaders(torch, step_timer)
     if step_timer.folder:
+        from . import torch_calls
+
         _time_backward(torch, step_timer)
+        _time_zeroing(step_timer)
         _time_saves(torch, step_timer)
+        _time_groups()
+        torch_calls.attach(step_timer)
+        gc.callbacks.append(step_timer.collected)
 
 
 def _hook_optimizers(step_timer: StepTimer) -> None:
@@ -55,15 +64,17 @@ def _time_loaders(torch: "ModuleType", step_timer: StepTimer) -> None:
         def wrapper(self: "Any") -> "Any":
             if step_timer.is_elsewhere() or not is_training():
                 return function(self)
-            begin_ns = monotonic_ns()
+            begin_ns, aside_ns, cpu_ns = monotonic_ns(), step_timer.aside_ns, step_timer.read_cpu_ns()
             try:
                 return function(self)
             finally:
-                step_timer.fetched(begin_ns, monotonic_ns())
+                step_timer.fetched(begin_ns, monotonic_ns(), aside_ns, cpu_ns)
 
         return wrapper
 
-    iterator, loader = loading._BaseDataLoaderIter, loading.DataLoader
+    iterator, loader = torch_profiler.find_loader_iterator(loading), loading.DataLoader
+    if iterator is None:
+        return
     iterator.__next__ = timed(iterator.__next__)
     loader.__iter__ = timed(loader.__iter__)  # It starts the workers.
 
@@ -81,16 +92,31 @@ def _time_backward(torch: "ModuleType", step_timer: StepTimer) -> None:
         runs = True
         computed: list[int] = []
         hook = when_computed(arguments, computed)
-        begin_ns = monotonic_ns()
+        begin_ns, aside_ns = monotonic_ns(), step_timer.aside_ns
         try:
             return backward(*arguments, **keywords)
         finally:
             runs = False
-            step_timer.went_backward(begin_ns, monotonic_ns(), *computed[:1])
+            step_timer.went_backward(begin_ns, monotonic_ns(), aside_ns, *computed[:1])
             if hook is not None:
                 hook.remove()
 
     torch.autograd.backward = timed_backward  # Tensor.backward takes it from here at each call.
+
+
+def _time_zeroing(step_timer: StepTimer) -> None:
+    optimizer = getattr(sys.modules.get("torch.optim.optimizer"), "Optimizer", None)
+    if optimizer is None:
+        return
+    zero_grad = optimizer.zero_grad
+
+    @functools.wraps(zero_grad)
+    def timed(self: "Any", *arguments: "Any", **keywords: "Any") -> None:
+        begin_ns = monotonic_ns()
+        zero_grad(self, *arguments, **keywords)
+        step_timer.zeroed(begin_ns)
+
+    optimizer.zero_grad = timed
 
 
 def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
@@ -100,7 +126,7 @@ def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
     ranks (DistributedDataParallel) is queued later than at the loss, so its wait comes after the noted time.
     """
     distributed = torch.distributed
-    queue = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
+    queue = torch_profiler.find_engine_queue()
 
     def when_computed(arguments: "Any", computed: "list[int]") -> "Any":
         if queue is None or not distributed.is_available() or not distributed.is_initialized() or not arguments:
@@ -112,6 +138,26 @@ def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
         return loss.register_hook(lambda _: queue(lambda: computed.append(monotonic_ns())))
 
     return when_computed
+
+
+def _time_groups() -> None:
+    clock = getattr(sys, ATTRIBUTE, None)
+    distributed = sys.modules.get("torch.distributed")
+    form = getattr(distributed, "init_process_group", None)
+    if clock is None or form is None:
+        return
+
+    @functools.wraps(form)
+    def timed(*arguments: "Any", **keywords: "Any") -> None:
+        begin_ns = monotonic_ns()
+        try:
+            form(*arguments, **keywords)
+        finally:
+            clock.formed_group(begin_ns)
+
+    for module in (distributed, sys.modules.get("torch.distributed.distributed_c10d")):
+        if getattr(module, "init_process_group", None) is form:
+            module.init_process_group = timed  # type: ignore[union-attr]
 
 
 def _time_saves(torch: "ModuleType", step_timer: StepTimer) -> None:

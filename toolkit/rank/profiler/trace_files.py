@@ -1,6 +1,7 @@
 """Writes traces: gzipped, each whole or not at all, and beside them the share of the run that they cover."""
 
 import os
+from _thread import get_ident
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -9,9 +10,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 20
 
 
-def pack(trace: str, target: str, unfinished: str) -> int:
+def pack(trace: str, target: str, unfinished: str, process: str) -> int:
     """Gzip the file *trace* to *target*, remove *trace*, and return the bytes written. *unfinished*: the event that is
-    only a part of a step, "" if there is none.
+    only a part of a step, "" if there is none. *process*: the name of the process, in place of its program's.
 
     Raises:
         OSError: it cannot be written; neither *target* nor a part of it is left.
@@ -25,7 +26,7 @@ def pack(trace: str, target: str, unfinished: str) -> int:
             text = file.read()
         if unfinished:
             text = text.replace(b'"%b"' % unfinished.encode(), b'"unfinished %b"' % unfinished.encode())
-        text = align_steps(text)
+        text = name_process(align_steps(text), process)
         with gzip.open(part, "wb", compresslevel=1) as packed:
             for offset in range(0, len(text), BLOCK_BYTES):
                 packed.write(text[offset : offset + BLOCK_BYTES])
@@ -37,6 +38,15 @@ def pack(trace: str, target: str, unfinished: str) -> int:
                 os.unlink(path)
             except OSError:
                 pass
+
+
+def name_process(text: bytes, name: str) -> bytes:
+    """Return the trace *text* in which each process is called *name*: of a job's ranks all run the same program."""
+    import json
+    import re
+
+    process = re.compile(rb'("name":\s*"process_name"[^{}]*"args":\s*\{\s*"name":\s*)"[^"]*"')
+    return process.sub(lambda match: match[1] + json.dumps(name).encode(), text)
 
 
 def align_steps(text: bytes) -> bytes:
@@ -79,14 +89,14 @@ def _us(time_ns: int) -> bytes:
 
 
 def write_json(path: str, value: "dict[str, Any]") -> None:
-    """Write *value* to *path*, whole or not at all.
+    """Write *value* to *path*, whole or not at all; several threads may do so at the same time.
 
     Raises:
         OSError: it cannot be written.
     """
     import json
 
-    part = path + ".part"
+    part = "%s.%d.part" % (path, get_ident())
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(part, "w") as file:
         json.dump(value, file)

@@ -19,7 +19,7 @@ class TracePlace:
     __slots__ = ("folder", "host", "is_rank", "rank", "size")
 
     def __init__(self, environ: "Mapping[str, str]") -> None:
-        output = environ.get("SM_OUTPUT_DIR", "")
+        output = environ.get("TOOLKIT_OUTPUT") or environ.get("SM_OUTPUT_DIR", "")
         self.folder = os.path.join(output, "profiler", "framework") if output else ""
         self.host = environ.get("TOOLKIT_HOST_NAME") or environ.get("SM_CURRENT_HOST") or os.uname().nodename
         self.rank = _number(environ, _RANKS, 0)

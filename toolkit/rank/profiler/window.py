@@ -12,6 +12,8 @@ import sys
 import time
 from _thread import get_ident
 
+from ..frameworks.torch import profiler as torch_profiler
+
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,32 +39,24 @@ class TorchWindow:
         self.thread = get_ident()
         self.cuda = cuda and torch.cuda.is_available()
         self._record: Any = None
-        profiler = torch.autograd.profiler
+        session_class = torch_profiler.require_session_class()
         _prepare_forks()
-        self._session = profiler.profile(use_kineto=True, **_device(torch, cuda=self.cuda))
+        self._session = session_class(use_kineto=True, **_device(torch, cuda=self.cuda))
         self.start_s = time.time()
         self._session.__enter__()
-        self._guard(profiler.profile, give_way)
+        self._give_way = give_way
+        self._unwatch = torch_profiler.watch_sessions(session_class, self._session_prepares)
         if first is not None:
             self._mark(first)
 
-    def _guard(self, kind: "Any", give_way: "Callable[[], None]") -> None:
-        original = self._was = kind._prepare_trace
-
-        def prepare(session: "Any", *arguments: "Any", **keywords: "Any") -> "Any":
-            if session is not self._session:
-                give_way()
-            return original(session, *arguments, **keywords)
-
-        kind._prepare_trace = prepare
-
-    def _unguard(self) -> None:
-        self.torch.autograd.profiler.profile._prepare_trace = self._was
+    def _session_prepares(self, session: "Any") -> None:
+        if session is not self._session:
+            self._give_way()
 
     def forget(self) -> None:
         """Give up, in a forked child, the window of the parent: the child records for it, and nobody ends that."""
-        self._unguard()
-        self.torch._C._autograd._clear_callbacks()
+        self._unwatch()
+        torch_profiler.clear_callbacks()
 
     def _mark(self, step: int) -> None:
         self._record = self.torch.autograd.profiler.record_function("ProfilerStep#%d" % step)
@@ -70,7 +64,7 @@ class TorchWindow:
 
     def annotation(self, name: str) -> "Any":
         """Return a context manager that writes *name* into the trace."""
-        return self.torch.autograd.profiler.record_function(name)
+        return self.torch.autograd.profiler.record_function(spell(name))
 
     def step_ends(self, *, goes_on: bool) -> None:
         """A step of the script has ended; *goes_on*: the next one is in the window, too."""
@@ -87,7 +81,7 @@ class TorchWindow:
         if distributed.is_available() and distributed.is_initialized():
             backend = distributed.get_backend()
         text = '{"backend": "%s", "rank": %d, "world_size": %d}' % (backend, rank, size)
-        self.torch.autograd._add_metadata_json("distributedInfo", text)
+        torch_profiler.add_metadata("distributedInfo", text)
 
     def close(self, path: str, rank: int, size: int) -> None:
         """End the window and write it to *path* as JSON, with this process's *rank* of *size*.
@@ -102,11 +96,22 @@ class TorchWindow:
                 self.unfinished = "ProfilerStep#%d" % ((self.first or 0) + self.steps)
             self._session.__exit__(None, None, None)
         finally:
-            self._unguard()
+            self._unwatch()
         self.end_s = time.time()
         self._session.kineto_results.save(path)
         if not os.path.exists(path):
             raise RuntimeError("Kineto wrote no file")
+
+
+def spell(name: str) -> str:
+    """Return *name* in characters that Kineto writes (torch 2.13).
+
+    It writes a quote and a backslash as they are, so that the file is no JSON, drops control characters, and puts
+    "unknown" for a name with any character beyond ASCII: such a one becomes its number, "u65e5".
+    """
+    plain = name.replace('"', "'").replace("\\", "/")
+    plain = "".join(character if character.isprintable() else " " for character in plain)
+    return plain.encode("ascii", "backslashreplace").decode("ascii").replace("\\", "")
 
 
 _ends_at_once: "Callable[[], None] | None" = None
@@ -160,7 +165,7 @@ def open_window(first: "int | None", *, cuda: bool, give_way: "Callable[[], None
 
 def is_taken() -> bool:
     """True if a session is open in this process: the script's own."""
-    return bool(sys.modules["torch"].autograd._profiler_enabled())
+    return torch_profiler.is_session_open()
 
 
 def _device(torch: "ModuleType", *, cuda: bool) -> "dict[str, Any]":

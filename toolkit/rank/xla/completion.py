@@ -3,6 +3,8 @@
 import os
 from types import ModuleType
 
+from toolkit.rank.frameworks import torch_xla as private
+
 ALONE = (
     "torch_xla takes this rank to be alone ({call}), but it is rank {rank} of {size}: on CPU torch_xla knows nothing "
     "of other processes, every rank would train by itself and the results would be wrong. Start the job with the "
@@ -39,7 +41,7 @@ def complete(module: ModuleType) -> None:
     In a rank of the pytorchxla launcher (TOOLKIT_XLA): add the old names, run the script's function in this process,
     and on CPU with several ranks replace the collectives. In other ranks, if there are several on CPU: add the guard.
     """
-    if not hasattr(module, "_XLAC"):
+    if not private.is_torch_xla(module):
         return
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     on_cpu = os.environ.get("PJRT_DEVICE", "CPU").split("_")[0] == "CPU"
@@ -53,6 +55,7 @@ def complete(module: ModuleType) -> None:
         from toolkit.rank.xla import position
         from toolkit.rank.xla.live import install
 
+        private.check_names(module)
         install.install(position.read_position(os.environ))
     if "RANK" in os.environ:
         names.run_in_place(module, rank)

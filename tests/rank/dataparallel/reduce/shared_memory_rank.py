@@ -19,7 +19,7 @@ store = FolderStore(folder)
 put, get = store.put, store.get
 
 
-def at(place: int, rank: int) -> int:
+def find_offset(place: int, rank: int) -> int:
     return HEAD_BYTES + place * 1024 + rank * 64
 
 
@@ -36,11 +36,11 @@ memory = shared_memory.memory
 if scene == "they meet":
     # In turn two places a rank: what one writes before a barrier all have to see after it.
     for number in range(500):
-        memory[at(number & 1, me)] = number % 251
+        memory[find_offset(number & 1, me)] = number % 251
         shared_memory.barrier("a test")
-        seen = [memory[at(number & 1, rank)] for rank in range(size)]
-        if seen != [number % 251] * size:
-            print(f"barrier {number}: {seen}", flush=True)
+        values_seen = [memory[find_offset(number & 1, rank)] for rank in range(size)]
+        if values_seen != [number % 251] * size:
+            print(f"barrier {number}: {values_seen}", flush=True)
             break
     print("met", flush=True)
 elif scene == "one is killed":

@@ -30,9 +30,9 @@ def exchange(number: int, count: int) -> bool:
     """Return whether everyone got what everyone sent to it."""
     sent = {peer: memoryview(text(me, peer, number, count)) for peer in peers}
     came = {peer: bytearray(count) for peer in peers}
-    tcp.start(sent, {peer: memoryview(its) for peer, its in came.items()})
+    tcp.start(sent, {peer: memoryview(data) for peer, data in came.items()})
     tcp.finish("a test")
-    return all(its == text(peer, me, number, count) for peer, its in came.items())
+    return all(data == text(peer, me, number, count) for peer, data in came.items())
 
 
 def failing() -> None:
@@ -55,16 +55,16 @@ if scene == "the first address leads elsewhere" and me == 0:
 
     def serve() -> None:
         while True:
-            its, _ = elsewhere.accept()
-            its.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            its.close()
+            connection, _ = elsewhere.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
 
     threading.Thread(target=serve, daemon=True).start()
     store.put("elsewhere", str(elsewhere.getsockname()[1]))
 if scene == "a stranger calls" and me == 1:
-    for said in (b"", b"GET /", HELLO.pack(b"x" * 16, 1)):
+    for greeting in (b"", b"GET /", HELLO.pack(b"x" * 16, 1)):
         strange = socket.create_connection(json.loads(store.get("contact/0"))[1][0])
-        strange.sendall(said)
+        strange.sendall(greeting)
         strange.shutdown(socket.SHUT_WR)
         strangers.append(strange)
 try:

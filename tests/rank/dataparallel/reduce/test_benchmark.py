@@ -21,7 +21,7 @@ from toolkit.rank.dataparallel.reduce.benchmark import Timing, choose_threshold
 def test_the_hierarchical_way_begins_where_it_is_faster_from_there_on(
     times: list[tuple[float, float]], expected: int | None
 ) -> None:
-    measured = [Timing(1 << number, native, ours) for number, (native, ours) in enumerate(times)]
+    measured = [Timing(1 << number, native, hierarchical) for number, (native, hierarchical) in enumerate(times)]
 
     assert choose_threshold(measured, 0.9) == expected
 

@@ -14,30 +14,30 @@ SIZES = some.integers(1, 1 << 28)
 def test_chunks_follow_one_another_and_each_fits_its_row(size: int, row: int) -> None:
     size = min(size, row * 1000)
 
-    found = chunks(size, row)
+    parts = chunks(size, row)
 
-    assert [start for start, _ in found] == [0, *(stop for _, stop in found[:-1])]
-    assert found[-1][1] == size
-    assert all(0 < stop - start <= row for start, stop in found)
+    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])]
+    assert parts[-1][1] == size
+    assert all(0 < stop - start <= row for start, stop in parts)
 
 
 @given(SIZES, some.integers(1, 64))
 def test_shards_cover_all_and_differ_by_a_line_at_most(size: int, count: int) -> None:
-    found = [cut(size, count, number) for number in range(count)]
+    parts = [cut(size, count, number) for number in range(count)]
 
-    assert [start for start, _ in found] == [0, *(stop for _, stop in found[:-1])]
-    assert found[-1][1] == size
-    lines = [-(-(stop - start) // LINE_BYTES) for start, stop in found]
+    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])]
+    assert parts[-1][1] == size
+    lines = [-(-(stop - start) // LINE_BYTES) for start, stop in parts]
     assert max(lines) - min(lines) <= 1
-    assert all(start % LINE_BYTES == 0 for start, stop in found if start < stop)
+    assert all(start % LINE_BYTES == 0 for start, stop in parts if start < stop)
 
 
 @given(some.lists(some.integers(0, 300), min_size=1, max_size=8), some.integers(0, 2000), some.integers(0, 2000))
-def test_pieces_are_the_bytes_of_the_tensors_in_their_order(sizes: list[int], one: int, other: int) -> None:
-    whole = [(number, byte) for number, size in enumerate(sizes) for byte in range(size)]
-    start, stop = sorted((one, other))
+def test_pieces_are_the_bytes_of_the_tensors_in_their_order(sizes: list[int], first: int, other: int) -> None:
+    expected = [(number, byte) for number, size in enumerate(sizes) for byte in range(size)]
+    start, stop = sorted((first, other))
 
-    found = list(pieces(list(accumulate(sizes)), start, stop))
+    parts = list(pieces(list(accumulate(sizes)), start, stop))
 
-    assert [(number, byte) for number, low, high, _ in found for byte in range(low, high)] == whole[start:stop]
-    assert all(whole[start + at] == (number, low) for number, low, _, at in found)
+    assert [(number, byte) for number, low, high, _ in parts for byte in range(low, high)] == expected[start:stop]
+    assert all(expected[start + offset] == (number, low) for number, low, _, offset in parts)

@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forking import Fork
 from tests.ports import free_port
 from toolkit.rank.dataparallel.reduce.registry import MAX_GROUPS
 from toolkit.train.launchers.environment import HOOK
@@ -37,22 +36,19 @@ def run_scene(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], s
         "GLOO_SOCKET_IFNAME": "lo",
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), scene],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": str(rank * hosts // size)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        Fork(
+            PROGRAM,
+            scene,
+            environ={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": str(rank * hosts // size)},
         )
         for rank in range(size)
     ]
     try:
-        said = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
-        return [(rank.returncode, out.splitlines(), err) for rank, (out, err) in zip(ranks, said, strict=True)]
+        outputs = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
+        return [(rank.wait(), out.splitlines(), err) for rank, (out, err) in zip(ranks, outputs, strict=True)]
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
 
 
 @pytest.fixture(scope="module")
@@ -60,29 +56,29 @@ def one_host() -> list[tuple[int, list[str], str]]:
     return run_scene("one host", 2, 1)
 
 
-def found(ran: tuple[int, list[str], str]) -> dict[str, Any]:
+def read_results(ran: tuple[int, list[str], str]) -> dict[str, Any]:
     assert ran[1], ran[2]
-    said: dict[str, Any] = json.loads(ran[1][0])
-    return said
+    results: dict[str, Any] = json.loads(ran[1][0])
+    return results
 
 
 def test_two_ranks_get_gloos_bits_in_every_type_and_through_ddp(one_host: list[tuple[int, list[str], str]]) -> None:
     for ran in one_host:
-        said = found(ran)
+        results = read_results(ran)
 
-        assert said["as gloo"] == dict.fromkeys(said["as gloo"], True)
-        assert [said[name] for name in ("transposed", "mean", "several", "later", "its future", "largest")] == [
+        assert results["as gloo"] == dict.fromkeys(results["as gloo"], True)
+        assert [results[name] for name in ("transposed", "mean", "several", "later", "its future", "largest")] == [
             True
         ] * 6
-        assert said["DDP as gloo"]
+        assert results["DDP as gloo"]
 
 
 def test_only_sums_of_floats_are_reduced_hierarchically(one_host: list[tuple[int, list[str], str]]) -> None:
     for ran in one_host:
-        said = found(ran)
+        results = read_results(ran)
 
-        assert (said["calls"], said["calls of others"]) == (5, 0)
-        assert said["calls of DDP"] >= 3  # One for each step at least.
+        assert (results["calls"], results["calls of others"]) == (5, 0)
+        assert results["calls of DDP"] >= 3  # One for each step at least.
 
 
 def test_the_choice_is_told_on_rank_0(one_host: list[tuple[int, list[str], str]]) -> None:
@@ -102,20 +98,20 @@ def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
         assert is_collateral(line)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
 def several_hosts(request: pytest.FixtureRequest) -> list[tuple[int, list[str], str]]:
     return run_scene("hosts", 2 * request.param, request.param)
 
 
 def test_groups_of_the_same_ranks_share_what_was_measured_and_a_few_have_threads() -> None:
     for ran in run_scene("groups", 2, 1):
-        seen = found(ran)
-        assert seen["from threads"]
-        assert seen["one after the other"]
-        assert seen["measured again"] == 0
-        assert seen["hierarchical"] == seen["threads"] == MAX_GROUPS
-        assert seen["after it"] and seen["inference"]
-    assert "found one of shape (300, 300) and strides (0, 1)" in seen["rejected"]
+        results = read_results(ran)
+        assert results["from threads"]
+        assert results["one after the other"]
+        assert results["measured again"] == 0
+        assert results["hierarchical"] == results["threads"] == MAX_GROUPS
+        assert results["after it"] and results["inference"]
+    assert "found one of shape (300, 300) and strides (0, 1)" in results["rejected"]
 
 
 def test_ranks_whose_sizes_differ_are_told_both_sizes() -> None:
@@ -134,23 +130,23 @@ def test_a_rank_whose_peer_is_in_gloo_with_another_size_is_told() -> None:
 
 def test_where_one_rank_gets_no_memory_all_stay_with_gloo(several_hosts: list[tuple[int, list[str], str]]) -> None:
     for ran in several_hosts:
-        said = found(ran)
+        results = read_results(ran)
 
-        assert said["refused"] and said["ways of the refused"] == {}
+        assert results["refused"] and results["ways of the refused"] == {}
     words = "all-reduce stays with gloo: not every rank could connect: [Errno 1] Operation not permitted"
     assert words in several_hosts[0][2]
 
 
 def test_hosts_of_two_sum_over_shared_memory_and_tcp(several_hosts: list[tuple[int, list[str], str]]) -> None:
     for ran in several_hosts:
-        said = found(ran)
-        for kind, (ours, theirs) in said["error"].items():
-            assert said[f"alike {kind}"]
-            assert ours <= theirs, kind
-        assert said["DDP"] and said["local_peers"]
-        assert list(said["world"]) == ["shared memory and TCP between hosts"]
-        assert list(said["group"]) == ["shared memory"]
-    sent = [found(ran)["world"]["shared memory and TCP between hosts"][2] for ran in several_hosts]
+        results = read_results(ran)
+        for kind, (smddp_error, theirs) in results["error"].items():
+            assert results[f"alike {kind}"]
+            assert smddp_error <= theirs, kind
+        assert results["DDP"] and results["local_peers"]
+        assert list(results["world"]) == ["shared memory and TCP between hosts"]
+        assert list(results["group"]) == ["shared memory"]
+    sent = [read_results(ran)["world"]["shared memory and TCP between hosts"][2] for ran in several_hosts]
     assert max(sent) / (sum(sent) / len(sent)) < 1.001
 
 

@@ -12,9 +12,9 @@ PROGRAM = Path(__file__).with_name("tcp_rank.py")
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_every_rank_receives_what_every_other_sent_and_may_leave_when_done(tmp_path: Path, size: int) -> None:
-    said = run_scene(PROGRAM, tmp_path, size, "who is done leaves")
+    outputs = run_scene(PROGRAM, tmp_path, size, "who is done leaves")
 
-    assert said == [["exchanged", "descriptors 4"]] * size  # 0, 1, 2, and the listing's own
+    assert outputs == [["exchanged", "descriptors 4"]] * size  # 0, 1, 2, and the listing's own
 
 
 def test_an_address_of_another_process_is_skipped(tmp_path: Path) -> None:
@@ -22,34 +22,34 @@ def test_an_address_of_another_process_is_skipped(tmp_path: Path) -> None:
 
 
 def test_connections_of_other_processes_are_closed_and_delay_nobody(tmp_path: Path) -> None:
-    said = run_scene(PROGRAM, tmp_path, 3, "a stranger calls")
+    outputs = run_scene(PROGRAM, tmp_path, 3, "a stranger calls")
 
-    assert said == [["exchanged"], ["b''"] * 3 + ["exchanged"], ["exchanged"]]
+    assert outputs == [["exchanged"], ["b''"] * 3 + ["exchanged"], ["exchanged"]]
 
 
 def test_a_killed_rank_is_named_even_if_its_forked_child_lives_on(tmp_path: Path) -> None:
-    said = run_scene(PROGRAM, tmp_path, 2, "one is killed")
+    outputs = run_scene(PROGRAM, tmp_path, 2, "one is killed")
 
-    assert said[1] == []
-    assert said[0][1] == "PeerLost: Connection closed by peer: rank 1 on another host ended or left in a test"
-    assert is_collateral(said[0][1])
+    assert outputs[1] == []
+    assert outputs[0][1] == "PeerLost: Connection closed by peer: rank 1 on another host ended or left in a test"
+    assert is_collateral(outputs[0][1])
 
 
 def test_a_rank_that_does_not_arrive_in_time_is_named(tmp_path: Path) -> None:
-    said = run_scene(PROGRAM, tmp_path, 3, "one is late")
+    outputs = run_scene(PROGRAM, tmp_path, 3, "one is late")
 
-    assert said[0][1] == "PeerTimeout: Timed out waiting 0.3 s for rank 1, rank 2 in a test"
-    assert is_collateral(said[0][1])
+    assert outputs[0][1] == "PeerTimeout: Timed out waiting 0.3 s for rank 1, rank 2 in a test"
+    assert is_collateral(outputs[0][1])
 
 
 def test_a_rank_that_closes_returns_at_once_and_its_peers_raise(tmp_path: Path) -> None:
-    said = run_scene(PROGRAM, tmp_path, 2, "one closes")
+    outputs = run_scene(PROGRAM, tmp_path, 2, "one closes")
 
-    assert said[0][1] == "GroupClosed: a test was given up: its process group is being closed"
-    assert said[1][1] == "PeerLost: Connection closed by peer: rank 0 on another host ended or left in a test"
+    assert outputs[0][1] == "GroupClosed: a test was given up: its process group is being closed"
+    assert outputs[1][1] == "PeerLost: Connection closed by peer: rank 0 on another host ended or left in a test"
 
 
 def test_peers_of_a_rank_without_an_address_do_not_wait(tmp_path: Path) -> None:
-    said = run_scene(PROGRAM, tmp_path, 3, "one has no address")
+    outputs = run_scene(PROGRAM, tmp_path, 3, "one has no address")
 
-    assert said == [["not connected: rank 1 has no address that it could listen on"]] * 3
+    assert outputs == [["not connected: rank 1 has no address that it could listen on"]] * 3

@@ -1,4 +1,4 @@
-"""Who shares a host with whom."""
+"""The topology says which ranks share a host."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_a_rank_has_local_peers_and_one_peer_on_each_other_host(
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         ([7], "each rank is alone on its host"),
         ([7, 8, 9], "each rank is alone on its host"),
@@ -31,6 +31,6 @@ def test_a_rank_has_local_peers_and_one_peer_on_each_other_host(
     ],
 )
 def test_a_topology_that_is_not_reduced_hierarchically_has_the_same_reason_on_all_ranks(
-    words: list[int], why: str
+    words: list[int], reason: str
 ) -> None:
-    assert {find_topology(words, rank, most=2) for rank in range(len(words))} == {why}
+    assert {find_topology(words, rank, most=2) for rank in range(len(words))} == {reason}

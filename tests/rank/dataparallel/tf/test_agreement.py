@@ -1,4 +1,4 @@
-"""What is said where ranks call different collectives; in real ranks: test_training.py."""
+"""Ranks that call different collectives get an error; in real ranks: test_training.py."""
 
 import random
 import threading
@@ -56,7 +56,7 @@ def test_a_tensor_without_a_known_name_has_its_number() -> None:
 
 
 class Meeting:
-    """Where the ranks of a test, one thread each, meet; as strict as MPI: they must call the same with equal sizes."""
+    """The meeting of a test's ranks, one thread each; as strict as MPI: they must call the same with equal sizes."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
@@ -248,8 +248,8 @@ def test_random_programs_give_each_call_its_result() -> None:
         for _ in range(600):
             value, sizes = order.randrange(100), [order.randrange(3) for _ in range(order.randrange(3))]
             op = order.choice(("sum", "average", "min", "max", "broadcast"))
-            given = arrays(*sizes, value=value + rank)
-            results = agreement.broadcast(given, 1) if op == "broadcast" else agreement.allreduce(op, given)
+            own_arrays = arrays(*sizes, value=value + rank)
+            results = agreement.broadcast(own_arrays, 1) if op == "broadcast" else agreement.allreduce(op, own_arrays)
             right = {"sum": 2 * value + 1, "average": value + 0.5, "min": value, "max": value + 1}.get(op, value + 1)
             wrong += [array.tolist() for array in results] != [[right] * size for size in sizes]
         return wrong

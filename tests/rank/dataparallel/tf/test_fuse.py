@@ -36,7 +36,7 @@ def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
 
     from toolkit.rank.dataparallel.tf.fuse import fuse_and_move
 
-    given = [
+    inputs = [
         np.ones((2, 3), "f4"),
         np.array(2.0, "f4"),
         np.ones(2, "i8"),
@@ -49,12 +49,12 @@ def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
         moved.append((flat.dtype.str[1:], float(flat.sum())))
         flat *= 2
 
-    made = fuse_and_move(given, 1000, double)
+    outputs = fuse_and_move(inputs, 1000, double)
 
     assert moved == [("f4", 8), ("i8", 2), ("f4", 3)]
-    assert [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in given]
-    assert all((one == 2 * other).all() for one, other in zip(made, given, strict=True))
-    assert (given[0] == 1).all()
+    assert [(array.dtype, array.shape) for array in outputs] == [(array.dtype, array.shape) for array in inputs]
+    assert all((array == 2 * other).all() for array, other in zip(outputs, inputs, strict=True))
+    assert (inputs[0] == 1).all()
 
 
 def test_results_begin_where_tensorflow_takes_them_over_without_a_copy() -> None:
@@ -62,7 +62,7 @@ def test_results_begin_where_tensorflow_takes_them_over_without_a_copy() -> None
 
     from toolkit.rank.dataparallel.tf.fuse import ALIGN_BYTES, fuse_and_move
 
-    made = fuse_and_move([np.ones(size, "f4") for size in (3, 1, 17, 100)], 10_000, lambda flat: None)
+    outputs = fuse_and_move([np.ones(size, "f4") for size in (3, 1, 17, 100)], 10_000, lambda flat: None)
 
-    assert [one.ctypes.data % ALIGN_BYTES for one in made] == [0, 0, 0, 0]
-    assert len({id(one.base) for one in made}) == 1
+    assert [array.ctypes.data % ALIGN_BYTES for array in outputs] == [0, 0, 0, 0]
+    assert len({id(array.base) for array in outputs}) == 1

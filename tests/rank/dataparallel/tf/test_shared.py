@@ -33,45 +33,45 @@ def run(folder: Path, scene: str, ranks: int) -> tuple[int, list[dict[str, Any]]
     program = f'exec python {PROGRAM} {scene} >{folder}/"$OMPI_COMM_WORLD_RANK".json'
     argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), "sh", "-c", program]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    said = [(folder / f"{rank}.json").read_text() for rank in range(ranks)]
-    return done.returncode, [json.loads(text) if text else {} for text in said], done.stderr
+    texts = [(folder / f"{rank}.json").read_text() for rank in range(ranks)]
+    return done.returncode, [json.loads(text) if text else {} for text in texts], done.stderr
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_arrays_of_all_sizes_are_summed_into_others_alike_on_all_ranks(tmp_path: Path, ranks: int) -> None:
-    code, said, errors = run(tmp_path, "reduces", ranks)
+    code, results, errors = run(tmp_path, "reduces", ranks)
 
     assert code == 0, errors
-    for found in said:
+    for result in results:
         for name in ("f4 one", "f4 many", "f8 one", "f8 many"):
-            for took, error, alike, kept in found[name]:
-                assert (took, alike, kept) == (True, True, True), name
+            for took, error, alike, unchanged in result[name]:
+                assert (took, alike, unchanged) == (True, True, True), name
                 assert error < (1e-5 if name.startswith("f4") else 1e-14), name
-        assert (found["small"], found["integers"], found["paths"]) == (False, False, ["shared memory"])
+        assert (result["small"], result["integers"], result["paths"]) == (False, False, ["shared memory"])
     assert errors.count("all-reduce: shared memory from 64 KiB (ms, shared memory/MPI: 64 KiB ") == 1
 
 
 def test_what_is_slower_than_mpi_is_left_to_mpi(tmp_path: Path) -> None:
-    code, said, errors = run(tmp_path, "slower", 2)
+    code, results, errors = run(tmp_path, "slower", 2)
 
     assert code == 0, errors
-    assert said == [{"first": False, "second": False}] * 2
+    assert results == [{"first": False, "second": False}] * 2
     assert errors.count("all-reduce: shared memory is not faster (ms, shared memory/MPI: ") == 1
 
 
 def test_ranks_with_arrays_of_other_sizes_name_both(tmp_path: Path) -> None:
-    code, said, errors = run(tmp_path, "sizes", 2)
+    code, results, errors = run(tmp_path, "sizes", 2)
 
     assert code == 0, errors
     # The first to see it may be gone before the other one looks.
-    assert any("SizeMismatch: an all-reduce of 40" in found["error"] for found in said), said
+    assert any("SizeMismatch: an all-reduce of 40" in result["error"] for result in results), results
 
 
 def test_peers_of_a_rank_that_left_name_it_at_once(tmp_path: Path) -> None:
-    code, said, errors = run(tmp_path, "left", 2)
+    code, results, errors = run(tmp_path, "left", 2)
 
     assert code == 0, errors
-    assert said[0]["error"].startswith(
+    assert results[0]["error"].startswith(
         "PeerLost: Connection closed by peer: rank 1 of this host ended or left in an all-"
     )
-    assert is_collateral(said[0]["error"])
+    assert is_collateral(results[0]["error"])

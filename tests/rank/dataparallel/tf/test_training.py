@@ -50,29 +50,29 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]],
 
 
 def test_ranks_know_their_numbers_and_init_is_called_once(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for rank, said in enumerate(ran[0]):
-        assert said["numbers"] == [rank, 2, rank, 2, rank]
-        assert said["again"][0] == "init() called more than once. smdistributed.dataparallel is already initialized."
-        assert "expected init() before this call" in said["too early"]
+    for rank, result in enumerate(ran[0]):
+        assert result["numbers"] == [rank, 2, rank, 2, rank]
+        assert result["again"][0] == "init() called more than once. smdistributed.dataparallel is already initialized."
+        assert "expected init() before this call" in result["too early"]
 
 
 def test_tensors_are_reduced_and_told(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
-        assert said["reduced"] == {"average": [1.5, 3], "sum": [3, 6], "min": [1, 2], "max": [2, 4]}
-        assert said["gradient"] == [1.5, 3]
-        assert said["types"] == [[3, 6]] * 5
-        assert said["half"] == ["<dtype: 'float32'>", [1.5, 3]]
-        assert said["told"] == [2, 4]
-        assert (said["empty"], said["overlap"]) == ([0], True)
+    for result in ran[0]:
+        assert result["reduced"] == {"average": [1.5, 3], "sum": [3, 6], "min": [1, 2], "max": [2, 4]}
+        assert result["gradient"] == [1.5, 3]
+        assert result["types"] == [[3, 6]] * 5
+        assert result["half"] == ["<dtype: 'float32'>", [1.5, 3]]
+        assert result["told"] == [2, 4]
+        assert (result["empty"], result["overlap"]) == ([0], True)
 
 
 def test_large_tensors_have_the_same_results_and_the_given_ones_stay(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
-        assert said["large"] == {
+    for result in ran[0]:
+        assert result["large"] == {
             **dict.fromkeys(("float32", "float64", "float16"), [[1.5], [3], [2]] * 2),
             "int32": [[3], [2]] * 2,
         }
-        assert said["unchanged"]
+        assert result["unchanged"]
     assert ran[1].count("(ms, shared memory/MPI: 64 KiB ") == 2  # Once for each init().
 
 
@@ -80,8 +80,8 @@ def test_large_tensors_have_the_same_results_and_the_given_ones_stay(ran: tuple[
 def test_two_ranks_with_half_the_batch_each_train_as_one_with_all_of_it(
     ran: tuple[list[dict[str, Any]], str], how: str
 ) -> None:
-    for said in ran[0]:
-        loss, weight = said[how]
+    for result in ran[0]:
+        loss, weight = result[how]
         assert (loss < NEAR, weight < NEAR) == (True, True)
 
 
@@ -96,37 +96,37 @@ def test_replicas_are_equal_to_the_last_bit(ran: tuple[list[dict[str, Any]], str
 def test_a_scaled_loss_that_overflows_on_one_rank_leaves_the_step_out_on_all(
     ran: tuple[list[dict[str, Any]], str],
 ) -> None:
-    for said in ran[0]:
-        assert said["scaled"] == [[10, 2**14], [8.5, 2**14]]
+    for result in ran[0]:
+        assert result["scaled"] == [[10, 2**14], [8.5, 2**14]]
 
 
 def test_a_rank_with_one_step_more_is_named_when_another_leaves(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
+    for result in ran[0]:
         both = "shutdown() or the end of the program on rank 0; an all-reduce (average) on rank 1. Let each rank take"
-        assert both in said["one step more"]
+        assert both in result["one step more"]
 
 
 def test_a_function_that_was_traced_before_a_second_init_uses_the_new_connection(
     ran: tuple[list[dict[str, Any]], str],
 ) -> None:
-    for said in ran[0]:
-        assert "expected init() before this call" in said["between"]
-        assert said["again"][1] == [1.5]
+    for result in ran[0]:
+        assert "expected init() before this call" in result["between"]
+        assert result["again"][1] == [1.5]
 
 
 def test_sparse_gradients_become_dense_and_missing_ones_stay_missing(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
-        assert said["sparse"] == [[0.5, 0.5], [0.5, 0.5], [0, 0], [1, 1]]
-        assert said["none"]
+    for result in ran[0]:
+        assert result["sparse"] == [[0.5, 0.5], [0.5, 0.5], [0, 0], [1, 1]]
+        assert result["none"]
 
 
 def test_complex_tensors_are_added_and_averaged(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
-        assert said["complex"] == [[[1.5, -1.5], [3, -3]], [[3, -3], [6, -6]]]
+    for result in ran[0]:
+        assert result["complex"] == [[[1.5, -1.5], [3, -3]], [[3, -3], [6, -6]]]
 
 
 def test_what_has_no_reduction_is_refused_with_the_type_and_a_cure(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
+    for result in ran[0]:
         kinds = (
             "int32 has no average",
             "bool has no sum",
@@ -134,18 +134,18 @@ def test_what_has_no_reduction_is_refused_with_the_type_and_a_cure(ran: tuple[li
             "complex64 has no min",
             "string has no sum",
         )
-        assert all(kind in text for kind, text in zip(kinds, said["no average"], strict=False))
-        assert "op: expected one of 'average', 'sum', 'min', 'max', got 'mean'" in said["no average"][-1]
-        assert "root_rank: expected a rank from 0 to 1, got 2" in said["no broadcast"][0]
-        assert "root_rank: expected a rank from 0 to 1, got '0'" in said["no broadcast"][1]
-        assert "a tensor of type string has no broadcast" in said["no broadcast"][2]
+        assert all(kind in text for kind, text in zip(kinds, result["no average"], strict=False))
+        assert "op: expected one of 'average', 'sum', 'min', 'max', got 'mean'" in result["no average"][-1]
+        assert "root_rank: expected a rank from 0 to 1, got 2" in result["no broadcast"][0]
+        assert "root_rank: expected a rank from 0 to 1, got '0'" in result["no broadcast"][1]
+        assert "a tensor of type string has no broadcast" in result["no broadcast"][2]
 
 
 def test_ranks_whose_tensors_differ_get_an_error_that_names_the_tensor_and_the_ranks(
     ran: tuple[list[dict[str, Any]], str],
 ) -> None:
-    for said in ran[0]:
-        differ = said["differ"]
+    for result in ran[0]:
+        differ = result["differ"]
         missing = "tensor 0 (u): float32 (1,) on rank 0; none on rank 1. Use the variable in the loss of each rank"
         assert missing in differ["tape"]
         assert missing in differ["in a function"]
@@ -157,13 +157,13 @@ def test_ranks_whose_tensors_differ_get_an_error_that_names_the_tensor_and_the_r
         assert "a broadcast from rank 0 on rank 0; an all-reduce (average) on rank 1" in differ["calls"]
         assert "1 tensors on rank 0; 2 tensors on rank 1" in differ["broadcast"]
         assert "a broadcast from rank 0 on rank 0; a broadcast from rank 1 on rank 1" in differ["roots"]
-        assert said["left alone"] == [[10], [100]]
-        assert said["goes on"] == [1.5, 3]
+        assert result["left alone"] == [[10], [100]]
+        assert result["goes on"] == [1.5, 3]
 
 
 def test_tensorflow_1s_sessions_are_served(ran: tuple[list[dict[str, Any]], str]) -> None:
-    for said in ran[0]:
-        assert said["session"] == [1.0, 1.5]
+    for result in ran[0]:
+        assert result["session"] == [1.0, 1.5]
 
 
 def test_rank_0_says_what_ran(ran: tuple[list[dict[str, Any]], str]) -> None:
@@ -195,8 +195,9 @@ def test_a_rank_that_fails_ends_the_job_though_the_others_wait_elsewhere(
     assert "expected the same call" not in done.stderr
 
 
+@pytest.mark.long
 def test_an_optimizer_of_keras_3_is_wrapped_beside_keras_2() -> None:
-    """Where TF_USE_LEGACY_KERAS makes tf.keras Keras 2, which has no such LossScaleOptimizer."""
+    """TF_USE_LEGACY_KERAS makes tf.keras Keras 2, which has no such LossScaleOptimizer."""
     code = (
         "import keras, smdistributed.dataparallel.tensorflow as sdp; sdp.init();"
         "print(type(sdp.DistributedOptimizer(keras.optimizers.SGD())).__name__)"

@@ -14,13 +14,24 @@ pytestmark = needs_bed
 HOROVOD = BED.with_name("horovod-tf")
 
 
-@pytest.mark.parametrize("keras", [2, 3])
+@pytest.mark.parametrize(
+    ("keras", "cases"),
+    [
+        # It hung twice while all tests ran, and never alone: until that is explained, it is not among the short ones.
+        pytest.param(3, ("short",), marks=pytest.mark.long),
+        pytest.param(2, (), marks=pytest.mark.long),
+        pytest.param(3, (), marks=pytest.mark.long),
+    ],
+    ids=["3, short", "2", "3"],
+)
 def test_divided_models_have_the_gradients_of_the_whole_one_and_can_be_kept_and_resumed(
-    tmp_path: Path, keras: int
+    tmp_path: Path, keras: int, cases: tuple[str, ...]
 ) -> None:
-    """What the four ranks check is in the program."""
+    """The program has the checks of the four ranks."""
     data, legacy = str(tmp_path / "data"), "1" if keras == 2 else "0"
-    done = ranks("smp_tensorflow.py", str(tmp_path), size=4, SM_OUTPUT_DATA_DIR=data, TF_USE_LEGACY_KERAS=legacy)
+    done = ranks(
+        "smp_tensorflow.py", str(tmp_path), *cases, size=4, SM_OUTPUT_DATA_DIR=data, TF_USE_LEGACY_KERAS=legacy
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checked") == 4
@@ -51,6 +62,7 @@ parameters = {{partitions = 2, microbatches = 2}}
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+@pytest.mark.long
 def test_a_rank_of_three_that_is_killed_inside_a_step_is_the_cause_and_the_others_end_with_it(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(
@@ -74,6 +86,7 @@ parameters = {{partitions = 3, microbatches = 2}}
     assert run.all_ended_within(60, hosts=1)
 
 
+@pytest.mark.long
 def test_three_partitions_have_the_gradients_of_the_whole_model(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     done = ranks("smp_tensorflow.py", str(tmp_path), "three", size=3, SM_OUTPUT_DATA_DIR=data, TF_USE_LEGACY_KERAS="1")
@@ -83,12 +96,13 @@ def test_three_partitions_have_the_gradients_of_the_whole_model(tmp_path: Path) 
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+@pytest.mark.long
 def test_the_digits_job_trains_two_replicas_of_two_partitions_on_two_hosts(tmp_path: Path) -> None:
     words = ("--hyperparameter", "epochs=1", "--hyperparameter", "train-images=2048")
     with InBed(tmp_path, str(ROOT / "entrypoints/smp_digits/job.toml"), *words) as job:
         assert job.end() == 0, job.console
 
-    assert job.told["metrics"]["accuracy"] > 0.2
+    assert job.report["metrics"]["accuracy"] > 0.2
     assert {f"rank {rank}: partition {rank % 2}, replica {rank // 2}" for rank in range(4)} == set(
         re.findall(r"rank \d: partition \d, replica \d", job.console)
     )

@@ -1,4 +1,4 @@
-"""What crosses between partitions, and the order in which ranks work on microbatches."""
+"""The tensors that cross between partitions, and the order in which ranks work on microbatches."""
 
 from collections.abc import Sequence
 from typing import Any

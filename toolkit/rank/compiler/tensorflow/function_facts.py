@@ -26,7 +26,7 @@ class FunctionFacts:
         self.compile_s = 0.0
         self.compilations = 0
         self.recompilations: dict[str, int] = {}
-        """How often the step was compiled again, by the reason."""
+        """The number of times that the step was compiled again, by the reason."""
         self.decided_at = 0
         """The step after which it was settled how it runs."""
         self.decision: trial.TrialDecision | None = None

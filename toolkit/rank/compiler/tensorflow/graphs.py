@@ -1,5 +1,7 @@
 """Reads the operations of a traced tf.function, and tells which of them XLA does not compile."""
 
+from ...frameworks import tensorflow as private
+
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
@@ -14,7 +16,7 @@ DEVICES = "operations on several devices"  # Stands among the types of operation
 
 def operations(function: "Any") -> "frozenset[str]":
     """Return the types of all operations in the last trace of the tf.function *function*, nested ones included."""
-    traces = function._list_all_concrete_functions()
+    traces = private.list_traces(function)
     if not traces:
         return frozenset()
     graph = traces[-1].graph

@@ -1,15 +1,15 @@
 """Compiles the tf.functions of the script that compute gradients.
 
-The private names are those of TensorFlow 2.12 to 2.21: polymorphic_function.Function with `_jit_compile`, `_clone` and
-`_list_all_concrete_functions`. Where one is missing, attach() raises, and nothing is compiled.
+Where TensorFlow lacks a private name that this needs, attach() raises, and nothing is compiled.
 """
 
 import functools
-import importlib
+import inspect
 import os
 import sys
 from _thread import get_ident
 
+from ...frameworks import tensorflow as private
 from . import graphs, keras_hooks
 from .function import TrainingFunction
 from .script_step import Candidate
@@ -32,17 +32,15 @@ def attach(module: "ModuleType", settings: "dict[str, Any]") -> None:
     if os.environ.get("SM_HP_MP_PARAMETERS"):
         sys.stderr.write("[toolkit] compiler: off: the model parallel library runs the steps of this job\n")
         return
+    private.check_functions(module)
     session = begin(module, settings)
     if session.dump:
         os.makedirs(session.dump, exist_ok=True)
         flags = os.environ.get("XLA_FLAGS", "")
         if "--xla_dump_to" not in flags:  # Read when the first function is compiled.
             os.environ["XLA_FLAGS"] = (flags + " --xla_dump_to=" + session.dump).strip()
-    polymorphic = importlib.import_module("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    backprop = importlib.import_module("tensorflow.python.eager.backprop")
-    context = importlib.import_module("tensorflow.python.eager.context")
-    _count_gradients(session, backprop.GradientTape)
-    _wrap_calls(session, polymorphic.Function, context.executing_eagerly)
+    _count_gradients(session, module.GradientTape)
+    _wrap_calls(session, type(module.function(lambda: None)), module.executing_eagerly)
     keras_hooks.attach_early(session)
 
 
@@ -61,7 +59,7 @@ def _count_gradients(session: Session, tape: "Any") -> None:
 
 
 def _wrap_calls(session: Session, function: "Any", is_eager: "Any") -> None:
-    calls, clone = function.__call__, function._clone
+    calls, run_eagerly = function.__call__, session.tensorflow.config.functions_run_eagerly
     running: set[int] = set()  # Threads that are in a tf.function.
 
     @functools.wraps(calls)
@@ -82,7 +80,7 @@ def _wrap_calls(session: Session, function: "Any", is_eager: "Any") -> None:
             running.discard(thread)
 
     def first(self: "Any", arguments: "Any", keywords: "Any") -> "Any":
-        if self._jit_compile is not None or self._run_functions_eagerly or not _is_of_script(self):
+        if private.has_jit_setting(self) or run_eagerly() or not _is_of_script(self):
             setattr(self, PLAN, False)
             return calls(self, *arguments, **keywords)
         traced, models = session.gradients, session.models
@@ -120,8 +118,7 @@ def _wrap_calls(session: Session, function: "Any", is_eager: "Any") -> None:
         return find
 
     def make_twin(self: "Any", jit: "bool | None") -> "Any":
-        twin = clone(self, None)
-        twin._jit_compile = jit
+        twin = private.make_twin(self, jit=jit)
         setattr(twin, PLAN, False)
 
         def step(*arguments: "Any", **keywords: "Any") -> "Any":
@@ -135,8 +132,7 @@ def _wrap_calls(session: Session, function: "Any", is_eager: "Any") -> None:
 
 def _is_of_script(function: "Any") -> bool:
     """True if the code of the tf.function is not that of a library of LIBRARIES."""
-    code = getattr(function, "_key_for_call_stats", None)
-    path = getattr(code, "co_filename", "")
+    path = getattr(_code(function), "co_filename", "")
     for name in LIBRARIES:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and path.startswith(os.path.dirname(file) + os.sep):
@@ -145,7 +141,13 @@ def _is_of_script(function: "Any") -> bool:
 
 
 def _name(function: "Any") -> str:
-    code = getattr(function, "_key_for_call_stats", None)
+    code = _code(function)
     path, line = getattr(code, "co_filename", ""), getattr(code, "co_firstlineno", 0)
-    name = str(getattr(code, "co_qualname", None) or getattr(function, "_name", "") or "a tf.function")
+    name = str(getattr(code, "co_qualname", None) or getattr(function, "name", "") or "a tf.function")
     return "%s (%s:%d)" % (name, os.path.basename(path), line) if path else name
+
+
+def _code(function: "Any") -> "Any":
+    """Return the code object of the Python function that the tf.function *function* traces, None if it has none."""
+    python_function = inspect.unwrap(function.python_function)
+    return getattr(getattr(python_function, "__func__", python_function), "__code__", None)

@@ -4,10 +4,13 @@ Keras 3.15's "auto" means no XLA on CPUs and under tf.distribute, tf_keras's Non
 """
 
 import functools
-import importlib
 import inspect
 import sys
+import warnings
 
+from ...frameworks import keras as private_keras
+from ...frameworks import tensorflow as private
+from ...frameworks.cpython import is_being_imported
 from . import graphs
 from .function import TrainingFunction
 from .script_step import Candidate
@@ -39,23 +42,21 @@ def attach_early(session: Session) -> None:
     """Attach to a Keras that was imported before TensorFlow, which is there now."""
     for name in NAMES:
         module = sys.modules.get(name)
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
+        if module is not None and not is_being_imported(module):
             _attach(module, session)
 
 
 def _attach(module: "ModuleType", session: Session) -> None:
     if module.__name__ == "tf_keras":
-        training = importlib.import_module("tf_keras.src.engine.training")
-        _wrap_compile(training.Model, None)
-        _wrap_legacy_trainer(session, training.Model)
-        _wrap_models(session, training.Model)
+        _wrap_compile(module.Model, None)
+        _wrap_legacy_trainer(session, module.Model)
+        _wrap_models(session, module.Model)
         return
     if not hasattr(module, "config") or module.config.backend() != "tensorflow":
         return
-    trainer = importlib.import_module("keras.src.trainers.trainer")
-    backend = importlib.import_module("keras.src.backend.tensorflow.trainer")
-    _wrap_compile(trainer.Trainer, "auto")
-    _wrap_trainer(session, backend.TensorFlowTrainer, trainer.model_supports_jit)
+    # Of the class that defines it: Keras takes a model that has another one for a model with a `compile` of its own.
+    _wrap_compile(next(kind for kind in module.Model.__mro__ if "compile" in vars(kind)), "auto")
+    _wrap_trainer(session, module.Model)
     _wrap_models(session, module.Model)
 
 
@@ -71,9 +72,8 @@ def _wrap_compile(kind: "Any", default: "Any") -> None:
         if "jit_compile" not in keywords and arguments:
             setting = parameters.bind(self, *arguments, **keywords).arguments.get("jit_compile", default)
         object.__setattr__(self, OPEN, setting == default)
-        saved = getattr(getattr(self, "_compile_config", None), "config", None)
-        if setting == "auto" and isinstance(saved, dict) and "jit_compile" in saved:
-            saved["jit_compile"] = "auto"  # As asked, not as resolved here: a model that is loaded again stays open.
+        if setting == "auto":
+            private_keras.set_saved_jit(self, setting)  # Not as resolved here: a model that is loaded again stays open.
         return output
 
     kind.compile = compile
@@ -86,7 +86,7 @@ def _refusal(strategy: "Any", operations: "frozenset[str]", tensorflow: "Any") -
         return graphs.DEVICES if graphs.DEVICES in operations else ""
     if any("GPU" in device.upper() for device in strategy.extended.worker_devices):
         return "several GPUs in one process, of which TensorFlow takes collectives under XLA: not tried yet"
-    cross_device_ops = getattr(strategy.extended, "_cross_device_ops", None)
+    cross_device_ops = private.find_cross_device_ops(strategy)
     return "" if isinstance(cross_device_ops, distribute.ReductionToOneDevice) else graphs.REPLICAS
 
 
@@ -94,7 +94,17 @@ def _is_open(model: "Any") -> bool:
     return bool(getattr(model, OPEN, False)) and not model.run_eagerly
 
 
-def _wrap_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
+def _supports_jit(model: "Any") -> bool:
+    """True if Keras 3 lets *model* be compiled: it refuses a jit_compile that a layer does not support."""
+    own_setting = model.jit_compile
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns when it refuses.
+        model.jit_compile = True
+    supports, model.jit_compile = bool(model.jit_compile), own_setting
+    return supports
+
+
+def _wrap_trainer(session: Session, kind: "Any") -> None:
     makes = kind.make_train_function
 
     @functools.wraps(makes)
@@ -107,18 +117,19 @@ def _wrap_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
         native = self.train_function
 
         def step(*, jit: bool) -> "Any":
-            resolved = self._jit_compile
-            self._jit_compile = jit
+            own_function, own_setting = self.train_function, self.jit_compile
+            self.jit_compile = jit
             try:
-                return self._make_function(self.train_step)
+                makes(self, True)
+                return self.train_function
             finally:
-                self._jit_compile = resolved
+                self.train_function, self.jit_compile = own_function, own_setting
 
         def candidates(operations: "frozenset[str]") -> "list[Candidate] | str":
             refusal = _refusal(self.distribute_strategy, operations, session.tensorflow)
             if refusal:
                 return refusal
-            refusing = [] if supports_jit(self) else ["a layer with supports_jit=False"]
+            refusing = [] if _supports_jit(self) else ["a layer with supports_jit=False"]
             blocking = refusing + graphs.obstacles(operations, with_input=False)
             if refusing:
                 return "the model has %s" % refusing[0]
@@ -129,7 +140,7 @@ def _wrap_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
             return [*possible, Candidate("the model's forward and backward pass", calls, calls=True)]
 
         make_repeatable = functools.partial(_make_repeatable, session.tensorflow, lambda: self.steps_per_execution)
-        if self._jit_compile:  # "auto" is XLA on a GPU: the other one is without.
+        if self.jit_compile:  # "auto" is XLA on a GPU: the other one is without.
             native = step(jit=False)
         self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, candidates, make_repeatable)
         return self.train_function
@@ -157,30 +168,33 @@ def _make_repeatable(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
 
 def _wrap_legacy_trainer(session: Session, kind: "Any") -> None:
     makes = kind.make_train_function
+    with_coordinator = session.tensorflow.distribute.experimental.ParameterServerStrategy
 
     @functools.wraps(makes)
     def make_train_function(self: "Any", force: bool = False) -> "Any":
         if self.train_function is not None and not force:
             return makes(self, force)
         native = makes(self, force)
-        if not _is_open(self) or self._cluster_coordinator:
+        if isinstance(self.distribute_strategy, with_coordinator):
+            return native
+        if not _is_open(self) or not private_keras.has_legacy_jit(self):
             return native
 
         def make(*, jit: bool) -> "Any":
             own_functions = self.train_function, getattr(self, "train_tf_function", None)
-            self._jit_compile = jit
+            private_keras.set_legacy_jit(self, jit)
             try:
                 function = makes(self, True)
             finally:
                 self.train_function, self.train_tf_function = own_functions
-                self._jit_compile = None
+                private_keras.set_legacy_jit(self, None)
 
             def step(iterator: "Any") -> "Any":
-                self._jit_compile = jit or None  # Read when the step is traced.
+                private_keras.set_legacy_jit(self, jit or None)  # Read when the step is traced.
                 try:
                     return function(iterator)
                 finally:
-                    self._jit_compile = None
+                    private_keras.set_legacy_jit(self, None)
 
             return step
 
@@ -195,9 +209,7 @@ def _wrap_legacy_trainer(session: Session, kind: "Any") -> None:
             part = "the model's forward and backward pass"
             return [*possible, Candidate(part, functools.partial(make, jit=False), calls=True)]
 
-        make_repeatable = functools.partial(
-            _make_repeatable, session.tensorflow, lambda: self._steps_per_execution or 1
-        )
+        make_repeatable = functools.partial(_make_repeatable, session.tensorflow, lambda: self.steps_per_execution or 1)
         self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, candidates, make_repeatable)
         return self.train_function
 
@@ -236,7 +248,7 @@ def _compile_forward(tensorflow: "Any", forward: "Any", ballot: "Ballot | None")
 
     def with_masks() -> "Any":
         output = forward()
-        masks = [getattr(tensor, "_keras_mask", None) for tensor in tensorflow.nest.flatten(output)]
+        masks = [private_keras.find_mask(tensor) for tensor in tensorflow.nest.flatten(output)]
         masked[:] = [index for index, mask in enumerate(masks) if mask is not None]
         return output, [mask for mask in masks if mask is not None]
 
@@ -245,5 +257,5 @@ def _compile_forward(tensorflow: "Any", forward: "Any", ballot: "Ballot | None")
         output = ballot.guard(tensorflow, output, 0)
     flat = tensorflow.nest.flatten(output)
     for index, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
-        flat[index]._keras_mask = mask
+        private_keras.set_mask(flat[index], mask)
     return output

@@ -1,5 +1,6 @@
 """A training step of the script: how it runs natively, and how it could be compiled."""
 
+from ...frameworks import tensorflow as private
 from . import rank_agreement
 from .function_facts import FunctionFacts
 
@@ -100,7 +101,7 @@ class ScriptStep:
     def copy_variables(self) -> "list[tuple[Any, Any]]":
         """Return the variables of the step, each with a copy of its value."""
         function = self.tf_function
-        traces = function._list_all_concrete_functions() if function is not None else []
+        traces = private.list_traces(function) if function is not None else []
         copies = {}
         for variable in traces[-1].graph.variables if traces else ():
             for part in getattr(variable, "values", None) or (variable,):

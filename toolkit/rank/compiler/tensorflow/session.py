@@ -26,9 +26,9 @@ class Session:
         self.debugs = bool(settings.get("debug"))
         self.dump = str(settings.get("dump", "")) if self.debugs else ""
         self.gradients = 0
-        """How often gradients were computed by a tape: in a tf.function, only while it is traced."""
+        """The number of times that a tape computed gradients: in a tf.function, only while it is traced."""
         self.models = 0
-        """How often a Keras model was called while a function was traced."""
+        """The number of calls of a Keras model while a function was traced."""
         self._local = threading.local()
         self.compiles_calls = False
         """The function that is traced has the model's calls compiled."""

@@ -12,6 +12,7 @@ NativeSteps       settled: native to the end
 import re
 import time
 
+from ...frameworks import tensorflow as private
 from .. import handlers, trial
 from . import graphs, rank_agreement
 from .script_step import CompiledStep
@@ -280,7 +281,7 @@ class CompiledSteps(CompilableSteps):
     def _changed_argument(self) -> str:
         """Return which argument's shape made TensorFlow trace the step again."""
         function = getattr(self._compiled.function, "function", None)
-        traces = function._list_all_concrete_functions() if function is not None else []
+        traces = private.list_traces(function) if function is not None else []
         if len(traces) < 2:
             return "a batch of another shape"
         return graphs.describe_change(traces[-2].function_type, traces[-1].function_type)

@@ -15,6 +15,7 @@ from time import monotonic
 
 import torch
 
+from ...frameworks.torch.distributed import get_default_store
 from ..trial import DUE, TrialDecision, decide, slowest
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -55,9 +56,7 @@ class RankAgreement:
     def __init__(self, name: str) -> None:
         distributed = torch.distributed
         self._rank, self._size = distributed.get_rank(), distributed.get_world_size()
-        self._store = _second_connection(
-            distributed.distributed_c10d._get_default_store(), "toolkit/rank/compiler/%s" % name
-        )
+        self._store = _second_connection(get_default_store(), "toolkit/rank/compiler/%s" % name)
         self._decision: TrialDecision | None = None
         self._offers: dict[int, str] = {}
         self._refusal = ""

@@ -11,7 +11,7 @@ from _thread import get_ident
 import torch
 
 from ...mesh import measuring
-from . import finding, sentences
+from . import module_finder, sentences
 from .observing import ObservingState
 from .slot import Mode, SlotState
 from .state import FailedState, TrainingState
@@ -40,7 +40,7 @@ class Controller:
         self._optimizer = MainOptimizer()
         self._group_steps = 0
         self._slot_state = SlotState(self._pass_failed)
-        finder = finding.ModuleFinder(self._hook_failed, self._second_gradients_taken)
+        finder = module_finder.ModuleFinder(self._hook_failed, self._second_gradients_taken)
         self._training = Training(settings, finder, self._slot_state)
         self._training.facts_file.write(
             compile=settings["compile"], autocast=settings["autocast"], reason="no model that trains was found"
@@ -87,7 +87,7 @@ class Controller:
             reason = training.over_budget_reason()
         else:
             is_memory = isinstance(error, torch.OutOfMemoryError)
-            name = finding.class_names([module])[0]
+            name = module_finder.class_names([module])[0]
             reason = sentences.failed_pass(name, error, compiled=mode.compiled, is_memory=is_memory)
         if training.dump is not None and mode.compiled:
             training.dump.write_failure(reason, error)

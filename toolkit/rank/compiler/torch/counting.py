@@ -1,8 +1,9 @@
 """Counts what torch.compile does in this process: how often and how long it compiles, and why it did so again."""
 
 import os
-import sys
 from time import monotonic
+
+from ...frameworks.torch import compiler as torch_compiler
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ class CompileCounter:
 
     def start(self) -> None:
         """Count from here on. It imports torch's compiler: 0.2 to 1.6 s."""
-        import torch._dynamo.callback as callbacks
-
-        handler = callbacks.callback_handler
-        handler.register_start_callback(self._begins)
-        handler.register_end_callback(self._ends)
+        torch_compiler.watch_compilations(self._begins, self._ends)
 
     def _begins(self, *_: "Any") -> None:
         self._since_s = monotonic()
@@ -57,8 +54,8 @@ class CompileCounter:
 
     def _read_metrics(self) -> None:
         """Note the latest recompilations, and the code that has reached torch's limit with them."""
-        limit = int(getattr(_config(), "recompile_limit", 0) or getattr(_config(), "cache_size_limit", 8))
-        for metrics in _metrics():
+        limit = torch_compiler.read_recompile_limit()
+        for metrics in torch_compiler.read_metrics():
             guard, frame = getattr(metrics, "recompile_reason", None), getattr(metrics, "compile_id", None) or ""
             if not guard or getattr(metrics, "is_forward", True) is False or frame in self._recompiled:
                 continue
@@ -72,7 +69,7 @@ class CompileCounter:
     def facts(self) -> "dict[str, Any]":
         """Return the counts under the names of `Compilation` in job/compilation.py."""
         self._read_metrics()
-        counters = _counters()
+        counters = torch_compiler.read_counters()
         frames: dict[str, list[Any]] = {}
         for code, guard in self._recompiled.values():
             latest = frames.setdefault(code, [guard, 0])
@@ -110,20 +107,3 @@ def _first_line(reason: str) -> str:
     line = reason.strip().splitlines()[0]
     head, _, rest = line.partition(": ")
     return rest if "/" in head and rest else line
-
-
-def _utils() -> "Any":
-    return sys.modules.get("torch._dynamo.utils")
-
-
-def _config() -> "Any":
-    return sys.modules.get("torch._dynamo.config")
-
-
-def _counters() -> "Any":
-    return getattr(_utils(), "counters", None)
-
-
-def _metrics() -> "Any":
-    read = getattr(_utils(), "get_compilation_metrics", None)
-    return () if read is None else read()

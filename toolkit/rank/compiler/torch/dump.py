@@ -11,6 +11,8 @@ import os
 import sys
 import traceback
 
+from ...frameworks.torch import compiler as torch_compiler
+
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
@@ -31,24 +33,16 @@ class DebugDump:
 
     def start(self) -> None:
         """Have torch write its graphs and code, and compile all anew."""
-        import torch._dynamo.callback as callbacks
-        import torch._dynamo.config as dynamo
-        import torch._inductor.config as inductor
-
         os.makedirs(self.folder, exist_ok=True)
-        dynamo.debug_dir_root = self.folder
-        inductor.trace.enabled = True
-        inductor.force_disable_caches = True
-        callbacks.callback_handler.register_end_callback(self._check_size)
+        torch_compiler.write_graphs(self.folder)
+        torch_compiler.watch_compilations(None, self._check_size)
 
     def _check_size(self, *_: "Any") -> None:
         """Something was compiled: look whether the folder is full."""
         if self.is_full or size_bytes(self.folder) <= MOST_BYTES:
             return
-        import torch._inductor.config as inductor
-
         self.is_full = True
-        inductor.trace.enabled = False
+        torch_compiler.stop_writing_graphs()
         text = "[toolkit] compiler: %s has more than %d MiB: torch writes no further graphs\n"
         sys.stderr.write(text % (self.folder, MOST_BYTES >> 20))
 
@@ -59,11 +53,9 @@ class DebugDump:
 
     def end(self) -> None:
         """Write what was compiled and why."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        read = getattr(utils, "get_compilation_metrics", None)
-        breaks = getattr(utils, "counters", {}).get("graph_break", {})
+        breaks = (torch_compiler.read_counters() or {}).get("graph_break", {})
         records = {
-            "compilations": [_describe(metrics) for metrics in ([] if read is None else read())][-MOST_REASONS:],
+            "compilations": [_describe(metrics) for metrics in torch_compiler.read_metrics()][-MOST_REASONS:],
             "graph_breaks": [
                 {"why": str(reason)[:MOST_CHARACTERS], "count": count}
                 for reason, count in list(breaks.items())[:MOST_REASONS]

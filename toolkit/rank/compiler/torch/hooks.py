@@ -17,8 +17,12 @@ def attach(torch: "ModuleType", settings: "dict[str, Any]") -> None:
         return
     setattr(torch, MARK, True)
     register_step_hook = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
-    if register_step_hook is None or not hasattr(torch.nn.Module, "_compiled_call_impl"):
-        sys.stderr.write("[toolkit] compiler: eager: torch %s is older than 2.1\n" % torch.__version__)
+    if register_step_hook is None:
+        sys.stderr.write("[toolkit] compiler: eager: torch %s is older than 2.0\n" % torch.__version__)
+        return
+    from ...frameworks.torch import modules
+
+    if not modules.can_replace_calls("nothing is compiled"):
         return
     from .controller import Controller
 

@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from ...frameworks.torch.compiler import configure_compiler
 from . import agreement, cache, precision
 from .agreement import RankAgreement, Vote
 from .budget import CompileBudget
@@ -113,7 +114,7 @@ class ObservingState(TrainingState):
         training.slot_state.budget = None if limit_s is None else CompileBudget(limit_s)
         training.compiles = CompileCounter(training.slot_state.budget)
         training.compiles.start()
-        _configure_torch()
+        configure_compiler()
 
     def _prepare_cache(self, device: str) -> str:
         """Return the folder for compiled code, "" for torch's own; in debug mode all is compiled anew."""
@@ -130,23 +131,6 @@ class ObservingState(TrainingState):
         if problem:
             training.log_line(problem)
         return folder
-
-
-def _configure_torch() -> None:
-    import torch._functorch.config as graphs
-
-    # A backward pass that does not compile must fail where the slot can still run the module eagerly.
-    if hasattr(graphs, "force_non_lazy_backward_lowering"):
-        graphs.force_non_lazy_backward_lowering = True
-    # Else backward(retain_graph=True) fails.
-    if hasattr(graphs, "donated_buffer"):
-        graphs.donated_buffer = False
-    import torch._dynamo.config as guards
-
-    # Else a hook that the script registers on an inner module after the first compiled step is never called, and
-    # one that it removes goes on.
-    if hasattr(guards, "skip_nnmodule_hook_guards"):
-        guards.skip_nnmodule_hook_guards = False
 
 
 def _other_compiler() -> str:

@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from ...frameworks.torch.tensors import copy_all
+
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
@@ -37,7 +39,7 @@ class PassState:
         self._large_copies = [buffer.detach().clone() for buffer in self._large] if with_large else []
         if self._buffers:
             with torch.no_grad():
-                torch._foreach_copy_(self._copies, self._buffers)
+                copy_all(self._copies, self._buffers)
         self._states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in self._cuda)]
         self._random = random.getstate() if with_python else None
         numpy_random = sys.modules.get("numpy.random") if with_python else None

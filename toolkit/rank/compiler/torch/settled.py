@@ -2,7 +2,7 @@
 
 from time import monotonic
 
-from . import agreement, finding, sentences
+from . import agreement, module_finder, sentences
 from .agreement import Vote
 from .slot import Mode
 from .state import TrainingState
@@ -67,8 +67,8 @@ class SettledState(TrainingState):
 
     def second_gradients_taken(self) -> None:
         if self._vote is not None and self._training.mode.compiled:
-            self._vote.refuse(finding.LATE_DOUBLE)  # The line comes with the decision of all ranks.
-            self._run_eagerly(finding.LATE_DOUBLE)
+            self._vote.refuse(module_finder.LATE_DOUBLE)  # The line comes with the decision of all ranks.
+            self._run_eagerly(module_finder.LATE_DOUBLE)
         else:
             self._awaits_first_code = False
             super().second_gradients_taken()

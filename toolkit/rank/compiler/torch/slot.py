@@ -5,11 +5,17 @@ the module (DistributedDataParallel) or is registered on it goes on as before.
 """
 
 import torch
-import torch.utils.checkpoint
 
+from ...frameworks.torch import compiler as torch_compiler
+from ...frameworks.torch.modules import (
+    get_plain_call_impl,
+    get_replaced_call,
+    list_global_hook_numbers,
+    set_call_impl,
+)
 from .. import handlers
 from .budget import CompileBudget, OverBudget
-from .finding import has_differentiated_input
+from .module_finder import has_differentiated_input
 from .pass_state import PassState
 from .precision import in_float32
 
@@ -19,17 +25,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# By this, activation checkpointing ends a forward pass that it runs once more in the backward pass.
-STOPS: "tuple[type[BaseException], ...]" = tuple(
-    kind for kind in (getattr(torch.utils.checkpoint, "_StopRecomputationError", None),) if kind is not None
-)
-# torch numbers hooks in the order in which they are registered, and never gives a number again.
-HOOKS_OF_ALL = (
-    "_global_forward_pre_hooks",
-    "_global_forward_hooks",
-    "_global_backward_pre_hooks",
-    "_global_backward_hooks",
-)
+STOPS = torch_compiler.get_recomputation_stops()
+# Found once: each call of a module calls them.
+_graph_task = torch_compiler.find_graph_task()
+_tracing_state = torch_compiler.find_tracing_state()
 
 
 class Mode:
@@ -70,7 +69,7 @@ class ForwardSlot:
         self._compiled: Any = None
         self._pass_state = PassState(module)
         self._handlers = handlers.handler_codes()
-        self._eager: Callable[..., Any] = module._call_impl
+        self._eager: Callable[..., Any] = get_plain_call_impl(module)
         self._ran: set[tuple[bool, bool]] = set()  # Modes of passes that did not fail: compiled, in bfloat16.
         self._ran_eagerly = False  # The last forward pass.
         self._hooks_of_all: tuple[tuple[int, ...], ...] | None = None  # Those that the compiled code calls.
@@ -79,12 +78,12 @@ class ForwardSlot:
 
     def install(self) -> None:
         """Have the module run by this."""
-        self._module._compiled_call_impl = self
+        set_call_impl(self._module, self)
 
     def remove(self) -> None:
         """Have the module run as without this."""
-        if self._module._compiled_call_impl is self:
-            self._module._compiled_call_impl = None
+        if get_replaced_call(self._module) is self:
+            set_call_impl(self._module, None)
 
     def __reduce__(self) -> "Any":
         """A copy of the module, or a pickled one, runs its own code."""
@@ -93,7 +92,7 @@ class ForwardSlot:
     def __call__(self, *arguments: "Any", **keywords: "Any") -> "Any":
         """Run the module as the step runs; evaluation, tracing and export run it as it is."""
         module, slot_state = self._module, self._slot_state
-        is_again = torch._C._current_graph_task_id() != -1  # In the backward pass: activation checkpointing.
+        is_again = _graph_task() != -1  # In the backward pass: activation checkpointing.
         if is_again and self._ran_eagerly:  # It must compute the same once more, dropout included.
             return self._eager(*arguments, **keywords)
         if not module.training or not torch.is_grad_enabled() or _is_traced():
@@ -142,7 +141,7 @@ class ForwardSlot:
         """
         mode = self._slot_state.mode
         if mode.compiled:
-            hooks_of_all = _hooks_of_all()
+            hooks_of_all = list_global_hook_numbers()  # No guard compares them (torch 2.13).
             if self._hooks_of_all is None:
                 self._hooks_of_all = hooks_of_all
             if hooks_of_all != self._hooks_of_all:
@@ -158,30 +157,13 @@ class ForwardSlot:
         call = self._eager
         if mode.compiled:
             if self._compiled is None:
-                self._compiled = torch.compile(_traceable(self._module, call))
+                self._compiled = torch.compile(torch_compiler.make_traceable(self._module, call))
             call = self._compiled
         if not mode.bf16:
             return call(*arguments, **keywords)
         with torch.autocast(self._device, dtype=torch.bfloat16):
             output = call(*arguments, **keywords)
         return in_float32(output)
-
-
-def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callable[..., Any]":
-    """Return *call*, `_call_impl` of *module*, so that torch's compiler enters it.
-
-    It begins with the first frame that is no code of torch.nn: the module's `forward`. An nn.Sequential has none, and
-    is wrapped, as torch.compile(module) does it (OptimizedModule, torch 2.13).
-    """
-    from torch._dynamo import external_utils, trace_rules
-
-    return external_utils.wrap_inline(call) if trace_rules.check(module.forward) else call
-
-
-def _hooks_of_all() -> "tuple[tuple[int, ...], ...]":
-    """Return the numbers of the hooks for all modules, which no guard compares (torch 2.13)."""
-    module = torch.nn.modules.module
-    return tuple(tuple(getattr(module, kind, ())) for kind in HOOKS_OF_ALL)
 
 
 def _autocast_depth() -> int:
@@ -195,4 +177,4 @@ def _nothing() -> None:
 
 
 def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return torch.compiler.is_compiling() or _tracing_state() is not None

@@ -9,7 +9,7 @@ FailedState     the compiler's own code has failed: everything runs as the scrip
 
 import sys
 
-from . import finding
+from . import module_finder
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class TrainingState:
         """
         training = self._training
         if training.mode.compiled:
-            training.log_line("eager from step %d on: %s" % (training.steps + 1, finding.LATE_DOUBLE))
-            training.run_eagerly(finding.LATE_DOUBLE, bf16=training.mode.bf16)
+            training.log_line("eager from step %d on: %s" % (training.steps + 1, module_finder.LATE_DOUBLE))
+            training.run_eagerly(module_finder.LATE_DOUBLE, bf16=training.mode.bf16)
 
     def facts_at_exit(self) -> "dict[str, Any]":
         """Return the facts of this state that the process leaves when it ends in it."""

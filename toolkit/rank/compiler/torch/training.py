@@ -7,7 +7,7 @@ from time import monotonic
 import torch
 
 from ..facts_file import FactsFile
-from . import finding, sentences
+from . import module_finder, sentences
 from .counting import advice
 from .slot import ForwardSlot, Mode, SlotState
 from .step_ends import SteadyTimes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Training:
     """The training, as all states of the controller (state.py) see it."""
 
-    def __init__(self, settings: "dict[str, Any]", finder: finding.ModuleFinder, slot_state: SlotState) -> None:
+    def __init__(self, settings: "dict[str, Any]", finder: module_finder.ModuleFinder, slot_state: SlotState) -> None:
         self.settings = settings
         """As train/launchers/compiler_variables.py writes them."""
         self.finder = finder
@@ -82,7 +82,7 @@ class Training:
 
     def class_names(self) -> "list[str]":
         """Return the names of the classes of the modules that train."""
-        return finding.class_names(self.finder.modules)
+        return module_finder.class_names(self.finder.modules)
 
     def over_budget_reason(self) -> str:
         """Return the sentence for `is_over_budget`."""

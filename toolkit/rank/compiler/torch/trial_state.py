@@ -2,11 +2,10 @@
 
 from time import monotonic
 
-import torch
-
+from ...frameworks.torch.profiler import is_session_open
 from ...mesh import measuring
 from ..trial import CANDIDATE, WARM_STEPS, Interleaving, TrialDecision, break_even_step, cost_s
-from . import agreement, finding, sentences
+from . import agreement, module_finder, sentences
 from .agreement import RankAgreement, SoleRank
 from .settled import SettledState
 from .slot import Mode
@@ -77,7 +76,7 @@ class TrialState(TrainingState):
         if not self._tries_code:
             super().second_gradients_taken()
             return
-        self._failure = self._failure or finding.LATE_DOUBLE
+        self._failure = self._failure or module_finder.LATE_DOUBLE
         self._training.slot_state.mode = self._training.mode
 
     def facts_at_exit(self) -> "dict[str, Any]":
@@ -99,8 +98,7 @@ class TrialState(TrainingState):
         slot_state = self._training.slot_state
         is_alike = slot_state.other_calls == self._other_calls
         self._other_calls = slot_state.other_calls
-        is_profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
-        return slot_state.calls > 0 and is_alike and not is_profiled
+        return slot_state.calls > 0 and is_alike and not is_session_open()
 
     def _new_failure(self) -> str:
         """Return why the trial is over after this step, "" if it goes on."""

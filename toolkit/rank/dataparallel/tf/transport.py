@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from toolkit.rank.dataparallel.exceptions import SMDDPError
 from toolkit.rank.dataparallel.statistics import CollectiveStatistics, line
 from toolkit.rank.dataparallel.tf.shared import SharedMemoryReducer
+from toolkit.rank.frameworks import mpi4py as private_mpi4py
 from toolkit.rank.mesh.position import RankPosition, rank_position
 
 # MPI and gloo do not add these types (float16, bfloat16): they are sent as float32.
@@ -127,19 +128,12 @@ class MpiTransport:
         return self._aborts
 
     def _watch_aborts(self, module: Any) -> None:
-        """Note when `python -m mpi4py` (4.1.2) decides, before the functions of atexit, to abort all ranks at the end.
+        """Note when `python -m mpi4py` decides to abort all ranks at the end."""
 
-        It does so after an exception, or after sys.exit with another code than 0.
-        """
-        set_status = getattr(module, "_set_abort_status", None)
-        if set_status is None:
-            return
-
-        def set_abort_status(status: int) -> None:
+        def note(status: int) -> None:
             self._aborts = status != 0
-            set_status(status)
 
-        module._set_abort_status = set_abort_status
+        private_mpi4py.watch_abort_status(module, note)
 
     def leave(self) -> None:
         """Print the statistics on rank 0, unless an exception ended the script."""

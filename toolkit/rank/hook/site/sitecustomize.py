@@ -553,6 +553,8 @@ def _await_frameworks() -> None:
     is_measured = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
     if is_measured and sys.version_info >= (3, 8):
         _load("profiler", "arrival").watch(_load("mesh", "import_hooks"))
+        if os.environ.get("TOOLKIT_STEP_TIMES") == "on":
+            _load("profiler", "import_clock").watch()
     if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
         _load("compiler", "arrival").watch(_load("mesh", "import_hooks"))
 
@@ -575,7 +577,7 @@ def _await_jax() -> None:
         _record_end(folder, pid)
         return path
 
-    _jax = _load("hook", "jax_rank").watch(_load("mesh", "import_hooks").watch, record_end)
+    _jax = _load("hook", "jax_rank").watch(_load("mesh", "import_hooks"), record_end)
     atexit.register(_jax.end_process)
 
 

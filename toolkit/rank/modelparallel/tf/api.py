@@ -11,6 +11,8 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.parallelism.parameters import Parameters
+from toolkit.rank.frameworks import tensorflow as private
+from toolkit.rank.frameworks.private_names import MissingNameError
 from toolkit.rank.mesh.position import rank_position
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
@@ -72,7 +74,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     Raises:
         ContractError: wrong parameters, one that only PyTorch's half has, a number of ranks that does not fit, or
             replicas without parameter horovod.
-        SMPError: the ranks were not started by mpirun, or mpi4py is missing.
+        SMPError: the ranks were not started by mpirun, or mpi4py is missing, or TensorFlow lacks a private name.
     """
     from toolkit.rank.modelparallel.tf.gradients import supply_get_gradients, warn_of_norms
 
@@ -85,7 +87,9 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     _check_parameters(world.read_parameters(config, os.environ), position.size)
     if position.rank == 0:
         sys.stderr.write("".join(f"[toolkit] smp: {note}\n" for note in world.notes(config, os.environ)))
-    current_world = world.begin(config, position, _choose_exchange(position.size, position.launcher), os.environ)
+    exchange = _choose_exchange(position.size, position.launcher)
+    _check_tensorflow()
+    current_world = world.begin(config, position, exchange, os.environ)
     GRADIENT_AVERAGER.connect(current_world)
     supply_get_gradients()
     warn_of_norms()
@@ -119,6 +123,17 @@ def _check_parameters(cfg: Parameters, size: int) -> None:
             where="mp_parameters",
             hint=f"Add it, or start {cfg.partitions} ranks.",
         )
+
+
+def _check_tensorflow() -> None:
+    import tensorflow as tf
+
+    try:
+        private.check_operations(tf)
+    except MissingNameError as error:
+        raise SMPError(
+            f"{error}: expected it, because a step orders by it what it sends and receives. Install TensorFlow 2.21."
+        ) from error
 
 
 def _choose_exchange(size: int, launcher: str) -> world.Exchange:

@@ -6,6 +6,7 @@ The graph is discarded. From the result (`ModelCapture`) the plan is made by whi
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from toolkit.rank.frameworks import keras as private_keras
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import layers
 from toolkit.rank.modelparallel.tf.manual import MANUAL
@@ -124,9 +125,9 @@ def with_copied_tensors(result: Any) -> Any:
         if not tf.is_tensor(value):
             return value
         copy = tf.identity(value)
-        mask = getattr(value, "_keras_mask", None)
+        mask = private_keras.find_mask(value)
         if mask is not None:
-            copy._keras_mask = tf.identity(mask)
+            private_keras.set_mask(copy, tf.identity(mask))
         return copy
 
     return tf.nest.map_structure(copy_tensor, result)
@@ -139,7 +140,7 @@ def outputs_of(result: Any) -> Iterator[CapturedOutput]:
     for value in tf.nest.flatten(result):
         if tf.is_tensor(value):
             yield CapturedOutput(value)
-            mask = getattr(value, "_keras_mask", None)
+            mask = private_keras.find_mask(value)
             if mask is not None:
                 yield CapturedOutput(mask, is_mask=True)
 

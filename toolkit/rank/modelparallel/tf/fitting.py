@@ -45,15 +45,20 @@ def predict_step(model: Any, data: Any) -> Any:
 
 def _loss(model: Any, x: Any, y: Any, predictions: Any, weights: Any, *, is_training: bool) -> Any:
     arguments = {"x": x, "y": y, "y_pred": predictions, "sample_weight": weights}
-    if hasattr(model, "_loss_tracker"):  # Keras 3
+    if _is_keras_3():
         return model.compute_loss(**arguments, training=is_training)
     return model.compute_loss(**arguments)
 
 
 def _metrics(model: Any, x: Any, y: Any, predictions: Any, weights: Any, loss: Any) -> Any:
-    if hasattr(model, "_loss_tracker"):
-        model._loss_tracker.update_state(loss)
+    if _is_keras_3():
+        # The mean of the losses, which compute_metrics leaves out. A script may have `metrics` of its own.
+        layers.keras().Model.metrics.fget(model)[0].update_state(loss)
     return model.compute_metrics(x, y, predictions, weights)
+
+
+def _is_keras_3() -> bool:
+    return not layers.keras().__version__.startswith("2.")
 
 
 def _merge_outputs(predictions: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from toolkit.rank.frameworks import keras as private_keras
 from toolkit.rank.modelparallel import norms
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import convert, layers
@@ -20,12 +21,10 @@ def supply_get_gradients() -> None:
 
 def warn_of_norms() -> None:
     """Warn if the script, or an optimizer with global_clipnorm, clips by the norm of this rank's gradients."""
-    import sys
-
     import tensorflow as tf
 
     # tf_keras calls TensorFlow's function, Keras 3 one of its own.
-    for owner in (tf, sys.modules.get("keras.src.optimizers.base_optimizer")):
+    for owner in (tf, private_keras.find_clipping_module()):
         if hasattr(owner, "clip_by_global_norm"):
             instead = "use tf.clip_by_norm, tf.clip_by_value, or an optimizer's clipnorm or clipvalue"
             norms.notice(owner, "clip_by_global_norm", instead, wrap=convert.leave_unconverted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.folders import fail, matching
+from toolkit.rank.frameworks import keras as private_keras
 from toolkit.rank.modelparallel import objects, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import layers
@@ -97,7 +98,9 @@ class CheckpointManager:
         return [tracked for _, tracked in self._tracked() if hasattr(tracked, "smp_partition")]
 
     def _tracked(self) -> list[tuple[str, Any]]:
-        children = self._checkpoint._trackable_children()
+        import tensorflow as tf
+
+        children = tf.train.TrackableView(self._checkpoint).children(self._checkpoint)
         return sorted((name, tracked) for name, tracked in children.items() if name != "save_counter")
 
     def _files(self, pattern: str) -> list[Path]:
@@ -155,10 +158,10 @@ class CheckpointManager:
         for _, tracked in self._tracked():
             if hasattr(tracked, "apply_gradients"):
                 if hasattr(tracked, "build"):
-                    if not getattr(tracked, "built", False) and not getattr(tracked, "_built", False):
+                    if not getattr(tracked, "built", False):  # tf_keras's build notices by itself.
                         tracked.build(trainable)
                 else:
-                    tracked._create_all_weights(trainable)
+                    private_keras.build_legacy_optimizer(tracked, trainable)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Yield (key, variable) of everything that this rank saves."""

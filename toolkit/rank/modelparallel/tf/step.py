@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from toolkit.rank.frameworks import tensorflow as private
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.results import joined
@@ -176,34 +177,12 @@ def _split_value(name: str, value: Any, axis: int, count: int) -> list[Any]:
     return list(tf.split(value, count, axis))
 
 
-class _NoControlFlow:
-    """A control flow context without control flow.
-
-    TensorFlow runs stateful operations in the order in which they were made (auto_control_deps.py of 2.21), which is
-    not the pipeline's order. It leaves out operations with a context.
-    """
-
-    outer_context = None
-
-    def IsWhileContext(self) -> bool:  # noqa: N802 - TensorFlow's name
-        return False
-
-
-NO_CONTROL_FLOW = _NoControlFlow()
-
-
 def _run_in_order(operations: list[Any]) -> None:
     """Make each of *operations* wait for the previous one, and the first for earlier steps in this graph."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
-    previous = getattr(graph, "_toolkit_smp_last", None)
-    for operation in operations:
-        operation._set_control_flow_context(NO_CONTROL_FLOW)
-        if previous is not None:
-            operation._add_control_input(previous)
-        previous = operation
-    graph._toolkit_smp_last = previous
+    graph._toolkit_smp_last = private.run_in_order(operations, getattr(graph, "_toolkit_smp_last", None))
 
 
 def _combine(results: list[Any], trace: StepTrace, average: Callable[[Any], Any] | None) -> Any:

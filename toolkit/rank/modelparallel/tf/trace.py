@@ -7,6 +7,7 @@ results are received, or, if this rank does not need them, replaced by unused va
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from toolkit.rank.frameworks import keras as private_keras
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.tf import boundary, capture, layers, recording, schedule
 from toolkit.rank.modelparallel.tf.boundary import Address, GraphTransport
@@ -215,10 +216,10 @@ class _ModelCallRun:
         def convert(value: Any) -> Any:
             if not tf.is_tensor(value):
                 return value
-            mask = getattr(value, "_keras_mask", None)
+            mask = private_keras.find_mask(value)
             value = send(value)
             if mask is not None:
-                value._keras_mask = send(mask)
+                private_keras.set_mask(value, send(mask))
             return value
 
         return tf.nest.map_structure(convert, result)
@@ -237,9 +238,9 @@ class _ModelCallRun:
             if not tf.is_tensor(value):
                 return value
             stand_in_value = stand_in(value)
-            mask = getattr(value, "_keras_mask", None)
+            mask = private_keras.find_mask(value)
             if mask is not None:
-                stand_in_value._keras_mask = stand_in(mask)
+                private_keras.set_mask(stand_in_value, stand_in(mask))
             return stand_in_value
 
         return tf.nest.map_structure(convert, self.captured.calls[self.chosen[position]].result)

@@ -35,7 +35,6 @@ from toolkit.rank.modelparallel.ranks import (
     tp_rank,
     tp_size,
 )
-from toolkit.rank.modelparallel.torch.activation import set_activation_checkpointing
 from toolkit.rank.modelparallel.torch.api import (
     get_dp_process_group,
     get_mp_process_group,
@@ -48,6 +47,7 @@ from toolkit.rank.modelparallel.torch.api import (
     state,
 )
 from toolkit.rank.modelparallel.torch.checkpoint import load, resume_from_checkpoint, save, save_checkpoint
+from toolkit.rank.modelparallel.torch.checkpointing import set_activation_checkpointing
 from toolkit.rank.modelparallel.torch.model import DistributedModel, hvd_average_grads
 from toolkit.rank.modelparallel.torch.optimizer import DistributedOptimizer
 from toolkit.rank.modelparallel.torch.partitioned import partition, set_partition

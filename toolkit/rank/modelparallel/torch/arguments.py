@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from toolkit.rank.frameworks.torch.tensors import get_storage_id, get_version, pytree
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import private
-from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.remote_tensor import RemoteTensor
 
 CONTAINERS: tuple[type, ...] = (list, dict, OrderedDict, defaultdict)
@@ -38,7 +37,7 @@ class ArgumentSnapshot:
     def __init__(self, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
         self._containers = containers(args, kwargs)
-        self._versions = [private.version_of(tensor) for tensor in tensors]
+        self._versions = [get_version(tensor) for tensor in tensors]
         self._contents = [_content(container) for container in self._containers]
         self.shared = [*tensors, *self._containers]
 
@@ -46,11 +45,7 @@ class ArgumentSnapshot:
         """Return the changes since then."""
         contents = [_content(container) for container in self._containers]
         return ArgumentChanges(
-            [
-                number
-                for number, tensor in enumerate(self._tensors)
-                if private.version_of(tensor) != self._versions[number]
-            ],
+            [number for number, tensor in enumerate(self._tensors) if get_version(tensor) != self._versions[number]],
             {
                 number: content
                 for number, (content, old_content) in enumerate(zip(contents, self._contents, strict=True))
@@ -153,7 +148,7 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     """Return whether *a* and *b* share an element."""
     if isinstance(a, RemoteTensor) or isinstance(b, RemoteTensor) or a.dtype != b.dtype:
         return False
-    if private.storage_id(a) != private.storage_id(b):
+    if get_storage_id(a) != get_storage_id(b):
         return False
     elements = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
     elements.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)

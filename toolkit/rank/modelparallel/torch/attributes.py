@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
+from toolkit.rank.frameworks.torch.tensors import get_version, pytree
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import private
-from toolkit.rank.modelparallel.torch.private import pytree
 
 PLAIN = (bool, int, float, complex, str, type(None))
 # The attributes that torch and this library set in a module themselves.
-INTERNAL = frozenset([*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"])
+INTERNAL = frozenset([*vars(nn.Module()), "_compiled_call_impl", "_flat_weights", "_flat_weight_refs"])
 
 
 class AttributeChange(NamedTuple):
@@ -107,4 +106,4 @@ def _state(value: Any) -> int:
     kind = type(value)
     if kind in (list, dict, set):
         return len(value)
-    return private.version_of(value) if kind is torch.Tensor else 0
+    return get_version(value) if kind is torch.Tensor else 0

@@ -5,6 +5,7 @@
 A block's attention has one matrix for query, key and value, and its layers (Conv1D) are transposed.
 """
 
+import functools
 import inspect
 import re
 from collections.abc import Mapping
@@ -58,14 +59,15 @@ def init_hook(config: Any, *_: Any, **__: Any) -> tuple[tuple[()], dict[str, Any
     }
 
 
-def forward_hook(
-    hidden_states: Tensor, _past: Any = None, attention_mask: Tensor | None = None, *_: Any, **__: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Translate the arguments of GPT2Block.forward; the layer keeps no past.
+def forward_hook(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Translate the arguments of GPT2Block.forward, whose order is another one in each few releases of transformers;
+    the layer keeps no past.
 
     A rank whose samples have no padding may get no mask. It gives one all the same: tensor parallel ranks exchange
     them, and all must have one.
     """
+    arguments = _forward_signature().bind(None, *args, **kwargs).arguments
+    hidden_states, attention_mask = arguments["hidden_states"], arguments.get("attention_mask")
     if attention_mask is None:
         samples, length = hidden_states.shape[:2]
         attention_mask = hidden_states.new_zeros(samples, 1, length, length)
@@ -77,10 +79,14 @@ def forward_hook(
 
 def return_hook(output: Any) -> Any:
     """Translate what the layer returns: GPT2Block returns the hidden states, before transformers 5 in a tuple."""
+    return output[0] if _forward_signature().return_annotation is Tensor else (output[0],)
+
+
+@functools.cache
+def _forward_signature() -> inspect.Signature:
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-    returned = inspect.signature(GPT2Block.forward).return_annotation
-    return output[0] if returned is Tensor else (output[0],)
+    return inspect.signature(GPT2Block.forward)
 
 
 def from_hugging_face(state_dict: Mapping[str, Any], *_: Any, **__: Any) -> dict[str, Any]:

@@ -153,6 +153,6 @@ def make_random_states(count: int) -> list[Any]:
     if count > 1:
         source = torch.Generator()
         source.set_state(states[0])
-        for seed in torch.randint(2**62, (count - 1,), generator=source).tolist():
-            states.append(torch.Generator().manual_seed(seed).get_state())
+        seeds = torch.randint(2**62, (count - 1,), generator=source).tolist()
+        states += [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
     return states

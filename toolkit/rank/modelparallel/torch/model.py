@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.parallelism.decision import PartitionDecision
+from toolkit.rank.frameworks.torch.modules import copy_versions
 from toolkit.rank.modelparallel import norms
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import (
-    activation,
+    checkpointing,
+    deciding,
     partitioned,
-    partitioning,
-    private,
     scaling,
     sharded,
     states,
@@ -104,7 +104,7 @@ class DistributedModel(TensorParallel, Wrapper):
             module.to(dtype)
         if self._world.cfg.sharded_data_parallel_degree > 1:
             sharded.shard(module, self._world.cfg, state.process_groups["rdp"], self._runner.device)
-        self.on_partition(activation.checkpoint_marked_modules)
+        self.on_partition(checkpointing.checkpoint_marked_modules)
         if self._world.cfg.fp32_grad_accumulation:
             for register in (self.on_partition, self.on_addition):
                 register(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
@@ -307,9 +307,9 @@ class DistributedModel(TensorParallel, Wrapper):
             )
         if this_world.is_profile or cfg.partition_file or (cfg.auto_partition and cfg.partitions > 1):
             with tracing():
-                return partitioning.decide(self.module, call_once, this_world, self.options)
+                return deciding.decide(self.module, call_once, this_world, self.options)
         assignment = partitioned.assign_manually(self.module, cfg.partitions, cfg.default_partition or 0)
-        return partitioning.record_manual(self.module, assignment, this_world)
+        return deciding.record_manual(self.module, assignment, this_world)
 
     def assignment(self) -> dict[str, int]:
         """Return the partition of every module by path.
@@ -435,7 +435,7 @@ class DistributedModel(TensorParallel, Wrapper):
             states.check(state, local if is_partial else module_state, module_state)
         loaded = OrderedDict((name, state[name]) for name in local if name in state)
         # Without the modules' versions BatchNorm adds what it misses, with a warning if it is on another rank.
-        private.copy_versions(module_state, loaded)
+        copy_versions(module_state, loaded)
         self.module.load_state_dict(loaded, strict=False)
 
     def join(self, *_: Any, **__: Any) -> Any:

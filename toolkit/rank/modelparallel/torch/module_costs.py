@@ -5,7 +5,7 @@ timed, forward and backward, and modules of equal class, parameters and tensors 
 node of the backward pass belongs to the module whose forward pass made it; autograd numbers nodes in the order of their
 making. Recomputation inside the backward pass (activation checkpointing) is time of the recomputed modules.
 
-Everything of a run is on the calling thread. The caller puts back what the runs change (partitioning.py).
+Everything of a run is on the calling thread. The caller puts back what the runs change (deciding.py).
 """
 
 import contextlib
@@ -18,8 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from toolkit.rank.modelparallel.torch import private
-from toolkit.rank.modelparallel.torch.private import TorchDispatchMode, pytree
+from toolkit.rank.frameworks.torch.autograd import count_saved, get_next_node_number, get_node_number, is_in_backward
+from toolkit.rank.frameworks.torch.modules import get_own_parameters
+from toolkit.rank.frameworks.torch.tensors import (
+    TorchDispatchMode,
+    get_operator,
+    get_storage_id,
+    is_attention_on_cpu,
+    pytree,
+)
 
 TIMED_RUNS = 2
 # The rates of a processor, for estimates of the time of untimed modules. Only their ratio matters to the partition.
@@ -61,11 +68,11 @@ class Measurement:
         self._root = root
         self._call_once = call_once
         self.uses: set[tuple[str, str]] = set()
-        self._kept = {private.storage_id(buffer) for buffer in root.buffers()}
+        self._kept = {get_storage_id(buffer) for buffer in root.buffers()}
         self._owners: dict[int, list[str]] = {}
         for path, module in root.named_modules():
-            for parameter in private.own_parameters(module).values():
-                self._owners.setdefault(private.storage_id(parameter), []).append(path)
+            for parameter in get_own_parameters(module).values():
+                self._owners.setdefault(get_storage_id(parameter), []).append(path)
         self._kept |= self._owners.keys()
         self._order = 0
 
@@ -101,7 +108,7 @@ class Measurement:
         def enter(path: str, args: Any) -> None:
             costs = self.costs[path]
             stack.append(path)
-            if private.is_in_backward():
+            if is_in_backward():
                 costs.recomputations += 1
                 return
             if costs.first_call < 0:
@@ -111,12 +118,12 @@ class Measurement:
 
         def leave(path: str, output: Any) -> None:
             stack.pop()
-            if not private.is_in_backward():
+            if not is_in_backward():
                 self.costs[path].output_bytes += _bytes(output)
 
         def pack(tensor: Tensor) -> Tensor:
-            key = private.storage_id(tensor)
-            if stack and not private.is_in_backward() and key not in saved_storages and key not in self._kept:
+            key = get_storage_id(tensor)
+            if stack and not is_in_backward() and key not in saved_storages and key not in self._kept:
                 saved_storages.add(key)
                 saved.append(tensor.untyped_storage())
                 self.costs[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
@@ -127,18 +134,18 @@ class Measurement:
                 costs = self.costs[stack[-1]]
                 costs.operations += _operations(func, args, kwargs, output)
                 costs.result_bytes += 0 if func.is_view else _bytes(output)
-                if not private.is_in_backward():
+                if not is_in_backward():
                     self._note_uses(stack[-1], (args, kwargs))
 
         # Alive to the end of the run: an address then stands for one storage. No tensors, whose graph holds `pack`, so
         # that one without a backward pass would never be freed.
         saved: list[torch.UntypedStorage] = []
-        with _hooked(self._root, enter, leave), private.count_saved(pack, lambda tensor: tensor), _Operations(count):
+        with _hooked(self._root, enter, leave), count_saved(pack, lambda tensor: tensor), _Operations(count):
             self._call_once()
 
     def _note_uses(self, path: str, values: Any) -> None:
         for leaf in pytree.tree_leaves(values):
-            owners = self._owners.get(private.storage_id(leaf), ()) if isinstance(leaf, Tensor) else ()
+            owners = self._owners.get(get_storage_id(leaf), ()) if isinstance(leaf, Tensor) else ()
             if owners and path not in owners:
                 self.uses.add((path, owners[0]))
 
@@ -148,7 +155,7 @@ class Measurement:
         running: list[str | None] = [None]
 
         def note(path: str | None) -> None:
-            numbers.append(private.next_node_number())
+            numbers.append(get_next_node_number())
             running.append(path)
 
         def enter(path: str, _args: Any) -> None:
@@ -170,7 +177,7 @@ class Measurement:
                     continue
                 visited.add(node)
                 pending += [other for other, _ in node.next_functions if other is not None]
-                path = running[bisect_right(numbers, private.node_number(node)) - 1]
+                path = running[bisect_right(numbers, get_node_number(node)) - 1]
                 # Nodes that add to a parameter's gradient have the highest number, and no module.
                 if path is not None and not hasattr(node, "variable"):
                     node.register_prehook(lambda *_, path=path: clock.push(path))
@@ -230,8 +237,8 @@ class _Operations(TorchDispatchMode):
 
 
 def _operations(func: Any, args: Any, kwargs: Any, output: Any) -> int:
-    name = private.operator_of(func)
-    if name is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+    name = get_operator(func)
+    if is_attention_on_cpu(name):
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     formula = flop_registry.get(name)
     return int(formula(*args, **kwargs, out_val=output)) if formula is not None else 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.frameworks.torch.autograd import is_node_of, observe_node_hooks
 from toolkit.rank.modelparallel.torch.remote_tensor import TensorBundle
 
 
@@ -90,7 +90,7 @@ def record_hook_use() -> bool:
         node.call.hook_use.reads_outputs = True
         node.call.hook_use.reads_inputs |= not is_prehook
 
-    return private.observe_node_hooks(RemoteNode, note)
+    return observe_node_hooks(RemoteNode, note)
 
 
 def link_calls(roots: Iterable[Any]) -> None:
@@ -107,14 +107,14 @@ def link_calls(roots: Iterable[Any]) -> None:
                     users[next_node] = set()
                     pending.append(next_node)
                 users[next_node].add(node)
-    nodes = [node for node in users if private.is_node_of(node, RemoteNode)]
+    nodes = [node for node in users if is_node_of(node, RemoteNode)]
     for node in nodes:
         node.call.begin_backward()
     if torch.is_anomaly_enabled():  # It reads every gradient.
         return
     for node in nodes:
         user: Any = next(iter(users[node])) if len(users[node]) == 1 else None
-        if private.is_node_of(user, RemoteNode) and not (
+        if is_node_of(user, RemoteNode) and not (
             node.call.hook_use.reads_outputs or node.call.is_retained or user.call.hook_use.reads_inputs
         ):
             inputs = user.next_functions[1:]  # The first is the anchor's.

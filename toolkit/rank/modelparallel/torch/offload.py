@@ -1,6 +1,7 @@
 """offload_activations: the inputs of checkpointed modules wait for the backward pass in the host's memory.
 
-They go there when autograd saves them. When the backward pass needs those of one module, the copies back of the
+They go there when autograd saves them; a tensor that is there already stays, as a script's mask or the empty tensor
+that torch 2.9 saves with each call. When the backward pass needs those of one module, the copies back of the
 `activation_loading_horizon` modules called before it, which it needs next, start as well.
 """
 
@@ -18,10 +19,10 @@ Load = Callable[[Any], Callable[[], torch.Tensor]]
 
 
 class Offload:
-    """Keeps the inputs of modules by *store* and *load*, *horizon* modules ahead."""
+    """Keeps the inputs of modules that are on *device* by *store* and *load*, *horizon* modules ahead."""
 
-    def __init__(self, store: Store, load: Load, horizon: int) -> None:
-        self.store, self.load, self.horizon = store, load, horizon
+    def __init__(self, store: Store, load: Load, horizon: int, device: torch.device) -> None:
+        self.store, self.load, self.horizon, self.device = store, load, horizon, device
         self._last = threading.local()
 
     def call(self) -> AbstractContextManager[Any]:
@@ -37,11 +38,15 @@ class _Call:
         self._loading: dict[int, Callable[[], torch.Tensor]] = {}
         self._is_used = False
 
-    def pack(self, tensor: torch.Tensor) -> int:
+    def pack(self, tensor: torch.Tensor) -> int | torch.Tensor:
+        if tensor.device.type != self._owner.device.type:
+            return tensor
         self._stored.append(self._owner.store(tensor))
         return len(self._stored) - 1
 
-    def unpack(self, number: int) -> torch.Tensor:
+    def unpack(self, packed: int | torch.Tensor) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
         call: _Call | None = self
         for _ in range(self._owner.horizon + 1):
             if call is None:
@@ -49,8 +54,8 @@ class _Call:
             call._start()
             call = call._before
         self._is_used, self._before = True, None
-        loading = self._loading.pop(number, None)
-        return (loading or self._owner.load(self._stored[number]))()
+        loading = self._loading.pop(packed, None)
+        return (loading or self._owner.load(self._stored[packed]))()
 
     def _start(self) -> None:
         if not self._is_used and not self._loading:
@@ -63,7 +68,7 @@ active: Offload | None = None
 def start_offloading(device: torch.device, horizon: int) -> None:
     """Offload from *device* from now on; not from a CPU, whose memory is the host's."""
     global active
-    active = None if device.type == "cpu" else Offload(*_through_pinned_memory(device), horizon)
+    active = None if device.type == "cpu" else Offload(*_through_pinned_memory(device), horizon, device)
 
 
 def _through_pinned_memory(device: torch.device) -> tuple[Store, Load]:

@@ -19,8 +19,18 @@ from torch.nn.modules.module import (
 )
 
 from toolkit.parallelism.decision import PartitionDecision
+from toolkit.rank.frameworks.private_names import MissingNameError
+from toolkit.rank.frameworks.torch.modules import (
+    drop_weight_references,
+    get_own_buffers,
+    get_own_parameters,
+    get_own_values,
+    require_partitioning_names,
+    set_buffer,
+    set_call_impl,
+)
+from toolkit.rank.frameworks.torch.tensors import disable_torch_function, is_used, pytree, swap_tensors
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.marking import created_modules
 
 MARK = "_smp_partition"
@@ -83,7 +93,7 @@ def merge_tied(module: nn.Module, assignment: Mapping[str, int]) -> dict[str, in
     merged = dict(assignment)
     for path, submodule in module.named_modules(remove_duplicate=False):
         partition = _partition_of(path, merged)
-        for tensor in (*private.own_parameters(submodule).values(), *private.own_buffers(submodule).values()):
+        for tensor in (*get_own_parameters(submodule).values(), *get_own_buffers(submodule).values()):
             first_partition = first.setdefault(id(tensor), partition)
             if first_partition != partition:
                 partition = _move(module, path, first_partition, merged)
@@ -109,12 +119,12 @@ def extend_assignment(module: nn.Module, old_assignment: Mapping[str, int], part
         partition = submodule.__dict__.get(PLACED, partitions)
         if partition < partitions:
             assignment[path] = partition
-            holders |= {id(parameter): partition for parameter in private.own_parameters(submodule).values()}
+            holders |= {id(parameter): partition for parameter in get_own_parameters(submodule).values()}
         else:
             assignment[path] = old_assignment.get(path, assignment.get(path.rpartition(".")[0], 0))
             new.append((path, submodule))
     for path, submodule in new:
-        ids = [id(parameter) for parameter in private.own_parameters(submodule).values()]
+        ids = [id(parameter) for parameter in get_own_parameters(submodule).values()]
         assignment[path] = next((holders[key] for key in ids if key in holders), assignment[path])
         holders |= dict.fromkeys(ids, assignment[path])
     return assignment
@@ -129,15 +139,18 @@ def apply_partitions(
     again, when the model has more or other modules.
 
     Raises:
-        SMPError: a module of this partition has parameters without values.
+        SMPError: a module of this partition has parameters without values, or torch is not one in which a model can be
+            partitioned.
     """
+    if any(partition != own_partition for partition in partitions.values()):
+        _check_torch()
     visited: dict[int, torch.Tensor] = {}
     for path, submodule in module.named_modules():
         is_local = partitions[path] == own_partition
         submodule.__dict__[PLACED] = partitions[path]
         if not is_local and isinstance(submodule, nn.RNNBase):
-            private.drop_weight_references(submodule)
-        for name, parameter in private.own_parameters(submodule).items():
+            drop_weight_references(submodule)
+        for name, parameter in get_own_parameters(submodule).items():
             if id(parameter) not in visited:
                 visited[id(parameter)] = parameter
                 full_name = f"{path}.{name}" if path else name
@@ -151,10 +164,20 @@ def apply_partitions(
                     )
                 elif is_local:
                     parameter.data = parameter.data.to(device)
-        for name, buffer in private.own_buffers(submodule).items():
-            private.set_buffer(submodule, name, buffer.to(device) if is_local else buffer.to("meta"))
+        for name, buffer in get_own_buffers(submodule).items():
+            set_buffer(submodule, name, buffer.to(device) if is_local else buffer.to("meta"))
         if not is_local:
-            private.set_call_impl(submodule, _stub(call, partitions[path], submodule, path))
+            set_call_impl(submodule, _stub(call, partitions[path], submodule, path))
+
+
+def _check_torch() -> None:
+    try:
+        require_partitioning_names()
+    except MissingNameError as error:
+        raise SMPError(
+            f"expected a torch in which a model can be partitioned (2.9 to 2.14), found that {error}: install one of "
+            "these releases, or set the parameter partitions to 1"
+        ) from None
 
 
 class Addition(NamedTuple):
@@ -189,7 +212,7 @@ class Additions:
         }
 
     def _note(self, module: nn.Module, name: str, added: Any) -> None:
-        replaced = private.values_of(module, name)
+        replaced = get_own_values(module, name)
         if not any(value is added for value in replaced):
             has_state = any(map(_has_state, (added, *replaced)))
             self._noted.append((weakref.ref(module), name, Addition(self._is_in_step(), has_state)))
@@ -222,7 +245,7 @@ class RemoteParameter(nn.Parameter):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # torch computes shapes with meta tensors, and would give one out where a number is expected.
         failure: RuntimeError | None = None
-        with private.without_torch_function():
+        with disable_torch_function():
             try:
                 output = func(*args, **(kwargs or {}))
             except RuntimeError as error:
@@ -233,7 +256,7 @@ class RemoteParameter(nn.Parameter):
         )
         if is_allowed:
             return output
-        leaves = private.pytree.tree_leaves((args, kwargs))
+        leaves = pytree.tree_leaves((args, kwargs))
         parameter = next((leaf.smp_name for leaf in leaves if isinstance(leaf, RemoteParameter)), "a parameter")
         raise SMPError(
             f"expected code of this rank to compute with its own parameters, found {name} with {parameter} of another "
@@ -248,10 +271,10 @@ def _empty(parameter: nn.Parameter, name: str) -> None:
     empty = RemoteParameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
     empty.__dict__.update(parameter.__dict__)
     empty.smp_name = name
-    if private.is_used(parameter) and parameter.requires_grad:
+    if is_used(parameter) and parameter.requires_grad:
         # The script keeps an output of the run that measured the model (a list of losses).
         get_gradient_edge(parameter).node.register_prehook(functools.partial(_refuse_old_graph, name))
-    private.swap_tensors(parameter, empty)
+    swap_tensors(parameter, empty)
 
 
 def _refuse_old_graph(name: str, _gradients: Any) -> None:

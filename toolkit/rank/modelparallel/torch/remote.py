@@ -410,7 +410,9 @@ class RpcAgent:
                 self._records.pop(key, None)
             self._drop([key for key in list(self._kept_tensors) if key[:-1] in message.payload])
 
-    def _serve_call(self, message: Message, inputs: Sequence[Tensor] | None = None) -> None:
+    def _serve_call(  # noqa: PLR0915 - its values are freed in this order.
+        self, message: Message, inputs: Sequence[Tensor] | None = None
+    ) -> None:
         """Answer *message*; *inputs*: its tensors, None: those of the message."""
         request: CallRequest = message.payload
         if message.key in self._cancelled:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from toolkit.rank.modelparallel.torch import private, wire
-from toolkit.rank.modelparallel.torch.private import pytree
+from toolkit.rank.frameworks.torch.tensors import disable_torch_function, get_version, make_wrapper, pytree
+from toolkit.rank.modelparallel.torch import wire
 
 # Smaller tensors come with the answer: a message of their own would cost more than their data.
 MIN_REMOTE_BYTES = 16 << 10
@@ -47,7 +47,7 @@ class RemoteTensor(Tensor):
 
     @staticmethod
     def __new__(cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *_: Any) -> "RemoteTensor":
-        tensor: RemoteTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        tensor: RemoteTensor = make_wrapper(cls, shape, dtype, device)
         return tensor
 
     def __init__(
@@ -86,12 +86,12 @@ class RemoteTensor(Tensor):
     def as_argument(self) -> Tensor:
         """Return the tensor to pass on: this reference, or the local copy if it was modified in place."""
         local = self._materialized
-        return local if local is not None and private.version_of(local) else self
+        return local if local is not None and get_version(local) else self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in METADATA_FUNCTIONS:
-            with private.without_torch_function():
+            with disable_torch_function():
                 return func(*args, **(kwargs or {}))
         args, kwargs = pytree.tree_map(materialize, (args, kwargs or {}))
         return func(*args, **kwargs)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.frameworks.torch.autograd import count_saved
+from toolkit.rank.frameworks.torch.tensors import get_storage_id
 
 
 class SavedBytes:
@@ -26,18 +27,18 @@ class SavedBytes:
 
     def watching(self) -> AbstractContextManager[object]:
         """Count what this thread saves inside."""
-        return private.count_saved(self._pack, _unpack)
+        return count_saved(self._pack, _unpack)
 
     def take_peak(self) -> int:
         """Return the most bytes that were saved at once since the last call."""
         with self._lock:
             tensors = (*self._module.parameters(), *self._module.buffers())
-            self._model_storages = {private.storage_id(tensor) for tensor in tensors if tensor.device.type != "meta"}
+            self._model_storages = {get_storage_id(tensor) for tensor in tensors if tensor.device.type != "meta"}
             peak, self._peak_bytes = self._peak_bytes, self._bytes
         return peak
 
     def _pack(self, tensor: Any) -> Any:
-        key = private.storage_id(tensor)
+        key = get_storage_id(tensor)
         if key in self._model_storages:
             return tensor
         size = tensor.untyped_storage().nbytes()

@@ -14,9 +14,9 @@ from torch import nn
 
 from toolkit.errors import did_you_mean
 from toolkit.parallelism.parameters import Parameters
+from toolkit.rank.frameworks.torch.tensors import get_version, init_scale, pytree
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import api, private
-from toolkit.rank.modelparallel.torch.private import pytree
+from toolkit.rank.modelparallel.torch import api
 
 DYNAMIC_DEFAULTS: dict[str, Any] = {
     "init_scale": 2.0**32,
@@ -132,7 +132,7 @@ class Masters:
             if _is_low(parameter):
                 master = self._of[id(parameter)] = nn.Parameter(parameter.detach().float())
                 self.pairs.append((parameter, master))
-                self._versions.append(private.version_of(parameter))
+                self._versions.append(get_version(parameter))
             else:
                 self._others.append(parameter)
 
@@ -144,9 +144,9 @@ class Masters:
     def take_gradients(self, factor: float) -> None:
         """Multiply the gradients by *factor*, and give the masters theirs as fp32; refresh changed masters."""
         for number, (parameter, master) in enumerate(self.pairs):
-            if private.version_of(parameter) != self._versions[number]:
+            if get_version(parameter) != self._versions[number]:
                 master.copy_(parameter)
-                self._versions[number] = private.version_of(parameter)
+                self._versions[number] = get_version(parameter)
             gradient = parameter.grad
             if gradient is None:
                 master.grad = None
@@ -162,7 +162,7 @@ class Masters:
         for number, (parameter, master) in enumerate(self.pairs):
             parameter.copy_(master)
             master.grad = None
-            self._versions[number] = private.version_of(parameter)
+            self._versions[number] = get_version(parameter)
 
     @torch.no_grad()
     def load(self, parameter: nn.Parameter, master: torch.Tensor) -> None:
@@ -171,7 +171,7 @@ class Masters:
         parameter.copy_(master)
         for number, (candidate, _) in enumerate(self.pairs):
             if candidate is parameter:
-                self._versions[number] = private.version_of(parameter)
+                self._versions[number] = get_version(parameter)
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -209,8 +209,7 @@ class GradScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
     def _begin(self) -> None:
-        if self._enabled and self._scale is None:
-            self._lazy_init_scale_growth_tracker(self._on)
+        init_scale(self, self._on)
 
 
 def are_finite_everywhere(gradients: Iterable[torch.Tensor], group: Any, device: torch.device) -> bool:

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from toolkit.parallelism.parameters import Parameters
+from toolkit.rank.frameworks.torch.modules import get_own_parameters
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.replicas import equalise, is_spread
 
 
@@ -139,7 +139,7 @@ def _units(module: nn.Module, max_elements: float, unsharded: set[nn.Parameter])
 
 
 def _occurrences(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for owner in module.modules() for parameter in private.own_parameters(owner).values()]
+    return [parameter for owner in module.modules() for parameter in get_own_parameters(owner).values()]
 
 
 def _map_tensors(state: Mapping[Any, Any], change: Any) -> dict[Any, Any]:

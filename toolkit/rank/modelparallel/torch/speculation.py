@@ -18,7 +18,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from toolkit.rank.modelparallel.torch import private, remote_tensor
+from toolkit.rank.frameworks.torch.modules import (
+    get_own_buffers,
+    get_own_parameters,
+    has_forward_hooks,
+    has_global_hooks,
+)
+from toolkit.rank.frameworks.torch.tensors import get_version
+from toolkit.rank.modelparallel.torch import remote_tensor
 from toolkit.rank.modelparallel.torch.messages import AutogradModes, CallRequest, CallResult, SpeculativeCall
 from toolkit.rank.modelparallel.torch.remote_tensor import TensorBundle, TensorRef
 
@@ -244,7 +251,7 @@ class SideEffects:
 
     def exist(self) -> bool:
         """Return whether the call has changed a parameter or buffer, or has called hooks."""
-        if private.has_global_hooks() or any(map(private.has_forward_hooks, self._module.modules())):
+        if has_global_hooks() or any(map(has_forward_hooks, self._module.modules())):
             return True
         state = _versions(self._module)
         return len(state) != len(self._state) or any(
@@ -255,13 +262,13 @@ class SideEffects:
 
 def module_modes(model: nn.Module) -> Hashable:
     """Return a value that decides which side effects the modules of *model* have: classes, modes and hooks."""
-    return tuple((type(module), module.training, private.has_forward_hooks(module)) for module in model.modules())
+    return tuple((type(module), module.training, has_forward_hooks(module)) for module in model.modules())
 
 
 def _versions(module: nn.Module) -> list[tuple[str, Tensor, int]]:
     return [
-        (name, tensor, private.version_of(tensor))
+        (name, tensor, get_version(tensor))
         for submodule in module.modules()
-        for tensors in (private.own_parameters(submodule), private.own_buffers(submodule))
+        for tensors in (get_own_parameters(submodule), get_own_buffers(submodule))
         for name, tensor in tensors.items()
     ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import PeerInOtherCall, PeerLost, SMPError
 from toolkit.rank.modelparallel.objects import COLLECTIVES, STEP, mutual_wait_error
@@ -20,7 +21,6 @@ from toolkit.rank.modelparallel.torch.chain.shortcut import OBSERVED, SERVER, Sh
 from toolkit.rank.modelparallel.torch.messages import RemoteStepError
 from toolkit.rank.modelparallel.torch.microbatches import UNWIND_S, Arguments, StepRun, make_random_states
 from toolkit.rank.modelparallel.torch.order import StepOrders, Task
-from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.remote import RpcAgent
 from toolkit.rank.modelparallel.torch.saved import SavedBytes
 from toolkit.rank.modelparallel.torch.states import PART
@@ -323,9 +323,7 @@ class StepRunner:
             own_failures = {}
         end: StepEnd = message.payload
         if end.failure:
-            if (own_failure := own_failures.get(end.failure)) is not None:
-                raise own_failure
-            raise RemoteStepError(end.failure)
+            raise own_failures.get(end.failure) or RemoteStepError(end.failure)
         if self.agent.refusal:
             raise SMPError(self.agent.refusal)
         self.orders.end()

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from toolkit.rank.modelparallel.torch import private
-from toolkit.rank.modelparallel.torch.private import pytree
+from toolkit.rank.frameworks.torch.modules import get_call_impl, set_call_impl
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel.torch.remote import region
 from toolkit.rank.modelparallel.torch.remote_tensor import RemoteTensor
 
@@ -38,10 +38,10 @@ def install_yields(
     }
     for path, part in module.named_modules():
         is_between = path != "" and path.rpartition(".")[0] in spanning
-        yields = getattr(private.get_call_impl(part), YIELDS, False)
+        yields = getattr(get_call_impl(part), YIELDS, False)
         has_parameters = next(part.parameters(), None) is not None
         if is_between and not yields and partitions[path] == own_partition and has_parameters:
-            private.set_call_impl(part, _yielding(private.get_call_impl(part), yield_token))
+            set_call_impl(part, _yielding(get_call_impl(part), yield_token))
 
 
 def _parents(path: str) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from toolkit.rank.frameworks.torch.distributed import make_finished_work
 from toolkit.rank.xla.live.staging import to_host, write_back
 
 C10D: Any = distributed_c10d  # Its type stubs are incomplete.
@@ -70,7 +71,7 @@ def _make_collective(name: str, kinds: tuple[str, ...]) -> Any:
                 tensor.div_(self.size())
             write_back(tensors_of_argument, host)
             written = argument if isinstance(argument, list) else [argument]
-        return _finished_work(written)
+        return make_finished_work(written)
 
     call.__name__ = name
     return call
@@ -103,7 +104,7 @@ class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, *arguments: Any, **options: Any) -> Any:
         self._gloo.barrier(*arguments, **options).wait()
-        return _finished_work([])
+        return make_finished_work([])
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any, **__: Any) -> Any:
         """Exchange tensors between each pair of ranks: gloo has no all-to-all for lists of unequal tensors."""
@@ -117,7 +118,7 @@ class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
         for work in sent:
             work.wait()
         write_back(outputs, received)
-        return _finished_work(outputs)
+        return make_finished_work(outputs)
 
 
 def _list_tensors(argument: Any) -> list[Tensor]:
@@ -131,9 +132,3 @@ def _replace_tensors(argument: Any, tensors: Any) -> Any:
     if isinstance(argument, Tensor):
         return next(tensors)
     return [_replace_tensors(part, tensors) for part in argument]
-
-
-def _finished_work(result: Any) -> Any:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(result)
-    return C10D.torch._C._distributed_c10d._create_work_from_future(future)

@@ -6,7 +6,6 @@ ZeRO, FSDP, MpDeviceLoader) stays torch_xla's own.
 """
 
 import importlib
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,12 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch import Tensor
 
+from toolkit.rank.frameworks.torch.distributed import (
+    get_process_group,
+    replace_backend,
+    replace_rendezvous,
+    require_xla_names,
+)
 from toolkit.rank.xla.live.collectives import C10D, OPS, Collectives
 from toolkit.rank.xla.live.group import HostGroup
 from toolkit.rank.xla.live.staging import HostStaging, to_host
@@ -24,17 +29,16 @@ from toolkit.rank.xla.position import XlaPosition
 
 def install(position: XlaPosition) -> None:
     """Replace torch_xla's basic functions by those of this package."""
+    require_xla_names()
     importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which is replaced below.
     collectives = Collectives(position, HostStaging())
     for name in Collectives.NAMES:
         _replace(xm, name, getattr(collectives, name))
     for name, value in _runtime_functions(position).items():
         _replace(xr, name, value)
-    backend = C10D.Backend
-    backend._plugins["XLA"] = backend._plugins["XLA"]._replace(creator_fn=HostGroup, extended_api=False)
-    backend.backend_capability["xla"] = ["xla", "cpu"]
-    handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
-    handlers["xla"] = lambda _url, *arguments, **options: handlers["env"]("env://", *arguments, **options)
+    replace_backend("xla", HostGroup)
+    C10D.Backend.backend_capability["xla"] = ["xla", "cpu"]
+    replace_rendezvous("xla")
     _replace_functional()
 
 
@@ -77,7 +81,7 @@ def _replace_functional() -> None:
     def all_reduce(value: Tensor, reduce_op: str, group_name: str) -> Tensor:
         (host,) = to_host([value])
         options = C10D.AllreduceOptions()
-        group = C10D._resolve_process_group(group_name)
+        group = get_process_group(group_name)
         options.reduceOp = OPS["sum" if reduce_op == "avg" else reduce_op]
         group.allreduce([host], options).wait()
         if reduce_op == "avg":
@@ -87,11 +91,11 @@ def _replace_functional() -> None:
     def all_gather_into_tensor(value: Tensor, group_size: int, group_name: str) -> Tensor:
         (host,) = to_host([value])
         pieces = [torch.empty_like(host) for _ in range(group_size)]
-        C10D._resolve_process_group(group_name).allgather([pieces], [host], C10D.AllgatherOptions()).wait()
+        get_process_group(group_name).allgather([pieces], [host], C10D.AllgatherOptions()).wait()
         return torch.cat(pieces).to(value.device)
 
     def reduce_scatter_tensor(value: Tensor, reduce_op: str, group_size: int, group_name: str) -> Tensor:
-        rank: int = C10D._resolve_process_group(group_name).rank()
+        rank: int = get_process_group(group_name).rank()
         return all_reduce(value, reduce_op, group_name).chunk(group_size)[rank].clone()
 
     def all_to_all_single(
@@ -99,7 +103,7 @@ def _replace_functional() -> None:
     ) -> Tensor:
         (host,) = to_host([value])
         received = torch.empty((sum(output_split_sizes), *host.shape[1:]), dtype=host.dtype)
-        group = C10D._resolve_process_group(group_name)
+        group = get_process_group(group_name)
         group.alltoall_base(received, host, output_split_sizes, input_split_sizes, C10D.AllToAllOptions()).wait()
         return received.to(value.device)
 
@@ -107,7 +111,7 @@ def _replace_functional() -> None:
         (host,) = to_host([value])
         options = C10D.BroadcastOptions()
         options.rootRank = src
-        C10D._resolve_process_group(group_name).broadcast([host], options).wait()
+        get_process_group(group_name).broadcast([host], options).wait()
         return host.to(value.device)
 
     library: Any = vars(torch.library)["Library"]("_c10d_functional", "IMPL")

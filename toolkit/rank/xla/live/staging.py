@@ -5,21 +5,19 @@ from typing import Any
 
 import torch
 import torch_xla
-import torch_xla.core.xla_model as xm
 from torch import Tensor
+
+from toolkit.rank.frameworks import torch_xla as private
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a copy of each of *tensors* in the host's memory, contiguous.
 
-    First all operations that torch_xla has recorded are computed. If only the tensors were copied, torch_xla would
-    compute the rest of the step a second time.
+    All operations that torch_xla has recorded are computed. If only the tensors were copied, torch_xla would compute
+    the rest of the step a second time.
     """
     on_device = [tensor for tensor in tensors if tensor.device.type == "xla"]
-    fetched = iter(())
-    if on_device:
-        torch_xla._XLAC._xla_step_marker(torch_xla._XLAC._xla_get_default_device(), [], wait=False, reset_scope=True)
-        fetched = iter(torch_xla._XLAC._xla_get_cpu_tensors(on_device))
+    fetched = iter(private.copy_to_host(on_device) if on_device else ())
     return [
         next(fetched).detach().contiguous() if tensor.device.type == "xla" else tensor.detach().clone().contiguous()
         for tensor in tensors
@@ -46,4 +44,4 @@ class HostStaging:
         torch_xla.sync()
 
     def portable(self, data: Any) -> Any:
-        return xm._maybe_convert_to_cpu(data)
+        return private.convert_to_cpu(data)

@@ -1,7 +1,7 @@
 """Tensor parallel models, against one process."""
 
 import json
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,23 +26,95 @@ REFUSED = (
 )
 
 
-def test_tensor_parallel_models_train_as_one_process_and_resume_at_other_degrees(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_tensor.py", str(tmp_path / "saved"), parameters={}, size=4, folder=tmp_path))
+ERRORS = (
+    "gradients",
+    "loss",
+    "norm",
+    "values after a step",
+    "gradients in double precision",
+    "transformer's gradients",
+    "transformer's loss",
+)
+CLAIMS = (
+    "divided parameters have their reducer",
+    "all others have the default one",
+    "a module that is left out is whole",
+    "batches are scaled unless they are prescaled",
+    "the default type is as before model_creation",
+    "delay_param_initialization(False) delays nothing",
+    "a registered transformer is replaced",
+    "values are delayed until the model is partitioned",
+    "tied weights stay tied",
+    "parts of a delayed parameter differ",
+    "delayed values are the same at other degrees",
+    "two steps drop different elements",
+    "tensor parallel ranks drop the same elements",
+    "the whole state has whole masters",
+)
 
-    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
-    idle = "no effect on what the model computes: flash_attention, zero_init (tensor_parallelism, model_creation)"
-    assert [stderr.count(idle) for _, stderr in said] == [1, 0, 0, 0]
-    # Elements of divided parameters: each is on one rank of a model's ranks. Beside `plain` (196) nothing is whole but
-    # biases and norms.
-    assert sum(rank["pipelined"][1] for rank in ranks) == 2702
-    assert sum(rank["prescaled"][1] for rank in ranks) == 2 * 2702
-    assert sum(rank["wide"][1] for rank in ranks) == 2702 + 196
-    assert max(rank["wide"][1] for rank in ranks) < 0.3 * 2898
-    assert [rank["transformer"][0][1] for rank in ranks] == [2333, 2278, 2018, 1981]
-    assert [rank["transformer"][1][1] for rank in ranks] == 2 * [2333 + 2018, 2278 + 1981]
-    for number, rank in enumerate(ranks):
+
+class Job(NamedTuple):
+    """The measurements of four ranks of smp_tensor.py, and their stderr."""
+
+    reports: list[dict[str, Any]]
+    stderr: list[str]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("tensor")
+    started = smp_ranks(PROGRAMS / "smp_tensor.py", str(folder / "saved"), parameters={}, size=4, folder=folder)
+    streams = ended(started)
+    return Job([json.loads(stdout.splitlines()[-1]) for stdout, _ in streams], [stderr for _, stderr in streams])
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_tensor_parallel_models_train_as_one_process_and_resume_at_other_degrees(job: Job, case: str) -> None:
+    errors = [report["errors"][case] for report in job.reports]
+
+    assert max(errors) < 1
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_it_holds_on_every_rank_that(job: Job, claim: str) -> None:
+    assert [report["holds"].get(claim) for report in job.reports] == [True] * 4
+
+
+def test_no_error_or_claim_is_left_out(job: Job) -> None:
+    for report in job.reports:
+        assert set(report["errors"]) == set(ERRORS)
+        assert set(report["holds"]) == set(CLAIMS)
+
+
+def test_each_element_of_a_divided_parameter_is_on_one_rank(job: Job) -> None:
+    """Beside `plain` (196) nothing is whole but biases and norms."""
+    assert sum(rank["pipelined"][1] for rank in job.reports) == 2702
+    assert sum(rank["prescaled"][1] for rank in job.reports) == 2 * 2702
+    assert sum(rank["wide"][1] for rank in job.reports) == 2702 + 196
+    assert max(rank["wide"][1] for rank in job.reports) < 0.3 * 2898
+
+
+def test_each_element_of_a_transformer_is_on_one_rank(job: Job) -> None:
+    assert [rank["transformer"][0][1] for rank in job.reports] == [2333, 2278, 2018, 1981]
+    assert [rank["transformer"][1][1] for rank in job.reports] == 2 * [2333 + 2018, 2278 + 1981]
+
+
+def test_distributed_modules_and_their_arguments_are_those_that_the_script_asked_for(job: Job) -> None:
+    for rank in job.reports:
         assert rank["modules"] == ["DistributedEmbedding", "DistributedLinear"]
         assert rank["fused_softmax"] is False
-        first, second = number - number % 2, number - number % 2 + 1
-        for expected, message in zip(REFUSED, rank["refused"], strict=True):
-            assert expected.replace("FIRST", str(first)).replace("SECOND", str(second)) in message, message
+
+
+def test_the_first_rank_names_arguments_without_effect(job: Job) -> None:
+    idle = "no effect on what the model computes: flash_attention, zero_init (tensor_parallelism, model_creation)"
+
+    assert [stderr.count(idle) for stderr in job.stderr] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_cannot_be_tensor_parallel_is_refused(job: Job, number: int) -> None:
+    for rank, report in enumerate(job.reports):
+        first = rank - rank % 2
+        expected = REFUSED[number].replace("FIRST", str(first)).replace("SECOND", str(first + 1))
+        assert len(report["refused"]) == len(REFUSED)
+        assert expected in report["refused"][number]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel.errors import PeerLost
 from toolkit.rank.modelparallel.messenger import Messenger
 from toolkit.rank.modelparallel.recorder import Recorder
@@ -18,7 +19,6 @@ from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan
 from toolkit.rank.modelparallel.torch.chain.stage import get_stage_class
 from toolkit.rank.modelparallel.torch.chain.stage_messages import ARGUMENTS, INPUT, RESULTS, StageMessages
 from toolkit.rank.modelparallel.torch.messages import AutogradModes, RemoteStepError
-from toolkit.rank.modelparallel.torch.private import pytree
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Split = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[Arguments]]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from toolkit.rank.modelparallel.torch import private
-from toolkit.rank.modelparallel.torch.chain.structure import has_hooks, has_hooks_for_all
+from toolkit.rank.frameworks.torch.modules import get_own_children, has_global_hooks, has_tensor_names
+from toolkit.rank.modelparallel.torch.chain.structure import has_hooks
 
 NamedModule = tuple[str, Any]
 MARK = "_smp_checkpointing"  # activation.py's.
@@ -52,7 +52,7 @@ def find_layout(root: Any, device_of: Callable[[str], int], devices: int) -> Lay
     wrappers = [("", root)]
     while not _is_sequential(wrappers[-1][1]):
         wrappers.append(_only_child(*wrappers[-1]))
-    if has_hooks_for_all():
+    if has_global_hooks():
         raise NotAChainError("there are hooks for all modules")
     for path, module in wrappers:
         if has_hooks(module):
@@ -75,15 +75,15 @@ def find_layout(root: Any, device_of: Callable[[str], int], devices: int) -> Lay
 
 
 def _only_child(path: str, module: Any) -> NamedModule:
-    children = list(private.own_children(module).items())
-    if len(children) != 1 or children[0][1] is None or private.has_tensor_names(module):
+    children = list(get_own_children(module).items())
+    if len(children) != 1 or children[0][1] is None or has_tensor_names(module):
         raise NotAChainError(f"{_describe_module(path, module)} is not a torch.nn.Sequential, nor holds one alone")
     name, child = children[0]
     return _join_path(path, name), child
 
 
 def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[ChainLink]:
-    for name, child in private.own_children(module).items():
+    for name, child in get_own_children(module).items():
         inside = _join_path(path, name)
         devices = {device_of(below) for below, _ in child.named_modules(prefix=inside, remove_duplicate=False)}
         if len(devices) == 1:

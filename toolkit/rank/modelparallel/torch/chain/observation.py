@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel.torch.attributes import AttributeSnapshot
 from toolkit.rank.modelparallel.torch.chain.layout import Layout
 from toolkit.rank.modelparallel.torch.messages import AutogradModes
-from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.remote import region
 
 
@@ -209,20 +209,9 @@ def make_plan(
     if attribute := next((observation.attributes[0] for observation in observations if observation.attributes), None):
         path, name = attribute
         return f"{path} sets its attribute {name}, which the step function would not see"
-    outputs: list[TreeMeta] = []
-    for stage in layout.stages:
-        for path, module, _ in stage:
-            counts = {observation.call_counts[path] for observation in observations if path in observation.call_counts}
-            if counts != {microbatches}:
-                return f"{path} ({type(module).__name__}) is not called once"
-        path, module, _ = stage[-1]
-        stage_outputs = set().union(*(observation.outputs.get(path, set()) for observation in observations))
-        if len(stage_outputs) != 1:
-            return f"the output of {path} ({type(module).__name__}) differs between microbatches"
-        (output,) = stage_outputs
-        if isinstance(output, str):
-            return f"the output of {path} ({type(module).__name__}) holds {output}"
-        outputs.append(output)
+    outputs = _read_outputs(layout, observations, microbatches)
+    if isinstance(outputs, str):
+        return outputs
     devices = len(layout.stages)
     if backwards and pipeline == "interleaved" and active_microbatches < min(devices, microbatches):
         return f"active_microbatches {active_microbatches} is below the {devices} partitions"
@@ -241,6 +230,25 @@ def make_plan(
         is_random=is_random,
         outputs=tuple(outputs),
     )
+
+
+def _read_outputs(layout: Layout, observations: Sequence[StepObservation], microbatches: int) -> list[TreeMeta] | str:
+    """Return the output of each stage; text: why it is not the same for each microbatch."""
+    outputs: list[TreeMeta] = []
+    for stage in layout.stages:
+        for path, module, _ in stage:
+            counts = {observation.call_counts[path] for observation in observations if path in observation.call_counts}
+            if counts != {microbatches}:
+                return f"{path} ({type(module).__name__}) is not called once"
+        path, module, _ = stage[-1]
+        stage_outputs = set().union(*(observation.outputs.get(path, set()) for observation in observations))
+        if len(stage_outputs) != 1:
+            return f"the output of {path} ({type(module).__name__}) differs between microbatches"
+        (output,) = stage_outputs
+        if isinstance(output, str):
+            return f"the output of {path} ({type(module).__name__}) holds {output}"
+        outputs.append(output)
+    return outputs
 
 
 def _identity(call: tuple[Any, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:

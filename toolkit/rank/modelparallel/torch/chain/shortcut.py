@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from toolkit.rank.frameworks.torch.distributed import can_run_chains
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel.recorder import Recorder
 from toolkit.rank.modelparallel.torch.api import state as smp_state
 from toolkit.rank.modelparallel.torch.chain.chain_steps import Arguments, ChainSteps, Split, find_refusal
@@ -13,7 +15,6 @@ from toolkit.rank.modelparallel.torch.chain.layout import Layout, NotAChainError
 from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan, StepObservation, StepObserver, make_plan
 from toolkit.rank.modelparallel.torch.chain.structure import Numbers, describe_structure
 from toolkit.rank.modelparallel.torch.messages import AutogradModes
-from toolkit.rank.modelparallel.torch.private import pytree
 
 SWITCH = "TOOLKIT_SMP_CHAIN"
 SERVER, OBSERVED = "server", "observed"
@@ -143,7 +144,7 @@ class Shortcut:
         if reasons or isinstance(self._layout, str):
             return reasons[0]
         cfg = self._world.cfg
-        return make_plan(
+        plan = make_plan(
             self._layout,
             observations,
             microbatches=cfg.microbatches,
@@ -152,6 +153,7 @@ class Shortcut:
             pipeline=cfg.pipeline,
             active_microbatches=cfg.active_microbatches,
         )
+        return plan if isinstance(plan, str) or can_run_chains() else f"torch {torch.__version__} is too old for chains"
 
     def _add_steps(self, plan: ChainPlan) -> None:
         assert isinstance(self._layout, Layout)

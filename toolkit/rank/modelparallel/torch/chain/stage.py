@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from toolkit.rank.frameworks.torch.distributed import set_stage_count
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.recorder import Recorder
-from toolkit.rank.modelparallel.torch import activation, private
+from toolkit.rank.modelparallel.torch import checkpointing
 from toolkit.rank.modelparallel.torch.chain.calls import DeviationError, StepCall
 from toolkit.rank.modelparallel.torch.chain.layout import ChainLink
 from toolkit.rank.modelparallel.torch.chain.observation import ChainPlan, TreeMeta, describe, describe_leaves
 from toolkit.rank.modelparallel.torch.chain.stage_messages import BACKWARD, FORWARD, StageMessages
 from toolkit.rank.modelparallel.torch.nodes import NonLeaf
-from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.scaling import to_working_dtype
 
 
@@ -34,7 +35,7 @@ class StageModule(nn.Module):
         self.links = nn.ModuleList(link.module for link in links)
         runs = [list(run) for _, run in groupby(links, key=lambda link: id(link.parent))]
         # Consecutive modules of one Sequential, as activation checkpointing groups them.
-        self._runs = [activation.group_layers(run[0].parent, [link.module for link in run]) for run in runs]
+        self._runs = [checkpointing.group_layers(run[0].parent, [link.module for link in run]) for run in runs]
         self.failure: Exception | None = None
         self.value: Any = None  # On the last device: the model's output as it is.
         self._input_spec = None if device == 0 else pytree.treespec_loads(plan.outputs[device - 1].spec)
@@ -124,7 +125,7 @@ class Stage(PipelineStage):
         if self._uses_messenger and not is_last and active > self.num_stages:
             # One forward more before the first backward, as if there were a stage more: the next device then has its
             # input before it needs it, and does not wait for the message.
-            private.set_stage_count(schedule, self.num_stages + 1)
+            set_stage_count(schedule, self.num_stages + 1)
         return schedule
 
     def _loss(self, _output: Any, microbatch: Any) -> Any:

@@ -5,7 +5,12 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.frameworks.torch.modules import (
+    has_global_hooks,
+    has_own_hooks,
+    list_global_hook_numbers,
+    list_hook_numbers,
+)
 
 
 class Numbers:
@@ -38,7 +43,7 @@ def describe_structure(root: Any, numbers: Numbers) -> Hashable:
     That is: a module was added, removed or replaced, at whatever depth; its class, its own or its class's forward, its
     mode or a hook changed; a hook for all modules was added. Not parameters: a stage's modules use those they have.
     """
-    return private.global_hook_numbers(), tuple(
+    return list_global_hook_numbers(), tuple(
         (
             path,
             numbers.of(module),
@@ -47,7 +52,7 @@ def describe_structure(root: Any, numbers: Numbers) -> Hashable:
             numbers.of(vars(module)["forward"]) if "forward" in vars(module) else None,
             module.training,
             getattr(module, "inplace", False),
-            private.hook_numbers(module),
+            list_hook_numbers(module),
         )
         for path, module in root.named_modules(remove_duplicate=False)
     )
@@ -55,9 +60,4 @@ def describe_structure(root: Any, numbers: Numbers) -> Hashable:
 
 def has_hooks(module: Any) -> bool:
     """Return whether *module* has hooks, or all modules have."""
-    return private.has_hooks(module) or has_hooks_for_all()
-
-
-def has_hooks_for_all() -> bool:
-    """Return whether there are hooks for all modules."""
-    return private.has_global_hooks()
+    return has_own_hooks(module) or has_global_hooks()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from toolkit.rank.modelparallel.torch import private
+from toolkit.rank.frameworks.torch.modules import get_own_children
 
 # By the name of a class of transformers: AWS's name and transformers'.
 BLOCK = {"attention": "attn", "output": "mlp"}
@@ -28,6 +28,6 @@ def add_aws_names(modules: Iterable[nn.Module]) -> None:
     """Give each of *modules*, which are marked, AWS's names of its parts."""
     for module in modules:
         for name, child_name in NAMES.get(type(module).__name__, {}).items():
-            children = private.own_children(module)
+            children = get_own_children(module)
             if child_name in children and not hasattr(module, name):
                 module.__dict__[name] = children[child_name]

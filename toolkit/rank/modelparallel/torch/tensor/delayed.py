@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterator
 import torch
 from torch import nn
 
+from toolkit.rank.frameworks.torch.modules import get_own_children, get_own_parameters
+from toolkit.rank.frameworks.transformers import find_weight_initializer
 from toolkit.rank.modelparallel import objects
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.tensor.sharding import MARK, slice_local, whole_shape
 
 
@@ -52,17 +53,17 @@ def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
     """
     seed = objects.allgather(torch.initial_seed())[0]
     for path, submodule in module.named_modules():
-        new = {name: parameter for name, parameter in private.own_parameters(submodule).items() if parameter.is_meta}
+        new = {name: parameter for name, parameter in get_own_parameters(submodule).items() if parameter.is_meta}
         if not new or not is_mine(path):
             continue
         for parameter in new.values():
             _swap(parameter, torch.full(whole_shape(parameter), torch.nan, dtype=parameter.dtype))
-        old_values = {name: parameter.detach().clone() for name, parameter in private.own_parameters(submodule).items()}
+        old_values = {name: parameter.detach().clone() for name, parameter in get_own_parameters(submodule).items()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed ^ zlib.crc32(path.encode()))
             _reset(_owner(module, path), path, submodule, new.values())
         with torch.no_grad():
-            for name, parameter in private.own_parameters(submodule).items():
+            for name, parameter in get_own_parameters(submodule).items():
                 if name in old_values and name not in new:  # Shared with a module that gave it values.
                     parameter.copy_(old_values[name])
         for parameter in new.values():
@@ -74,19 +75,20 @@ def _owner(model: nn.Module, path: str) -> nn.Module | None:
     """Return the outermost Hugging Face model that holds the module at *path* of *model*."""
     around = model
     for name in (*path.split("."), ""):
-        if callable(getattr(around, "_init_weights", None)):
+        if find_weight_initializer(around) is not None:
             return around
         if not name:
             break
-        around = private.own_children(around)[name]
+        around = get_own_children(around)[name]
     return None
 
 
 def _reset(owner: nn.Module | None, path: str, module: nn.Module, new: Collection[nn.Parameter]) -> None:
     """Give values to *new*, parameters of *module* that are NaN."""
     reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-    if owner is not None:
-        owner._init_weights(module)  # type: ignore[operator]
+    initialize = find_weight_initializer(owner)
+    if initialize is not None:
+        initialize(module)
     if any(
         bool(parameter.isnan().any()) for parameter in new
     ):  # A class that the model does not know, or knows from above.

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from toolkit.errors import did_you_mean
+from toolkit.rank.frameworks.torch.modules import get_own_parameters
 from toolkit.rank.modelparallel import world
 from toolkit.rank.modelparallel.errors import SMPError
-from toolkit.rank.modelparallel.torch import partitioned, private
+from toolkit.rank.modelparallel.torch import partitioned
 from toolkit.rank.modelparallel.torch.marking import created_modules
 from toolkit.rank.modelparallel.torch.tensor import aws_names
 from toolkit.rank.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
@@ -173,7 +174,7 @@ def distribute(model: nn.Module) -> nn.Module:
     """
     holders: dict[int, list[str]] = {}
     for path, module in model.named_modules():
-        for parameter in private.own_parameters(module).values():
+        for parameter in get_own_parameters(module).values():
             holders.setdefault(id(parameter), []).append(path)
     distributed = _Distributor(holders).visit("", model)
     if world.current().cfg.sharded_data_parallel_degree > 1 and any(
@@ -184,7 +185,7 @@ def distribute(model: nn.Module) -> nn.Module:
             "divided in one way. Remove one of the two"
         )
     for path, module in distributed.named_modules():
-        for name, parameter in private.own_parameters(module).items():
+        for name, parameter in get_own_parameters(module).items():
             if hasattr(parameter, DIVIDED) and not isinstance(module, DistributedModule):
                 raise SMPError(
                     f"expected all modules that share a parameter to be tensor parallel, or none, found {path}.{name} "
@@ -203,7 +204,7 @@ def _say_what_stays_whole(model: nn.Module) -> None:
         return
     counts: Counter[str] = Counter()
     for module in model.modules():
-        matrices = [parameter for parameter in private.own_parameters(module).values() if parameter.dim() > 1]
+        matrices = [parameter for parameter in get_own_parameters(module).values() if parameter.dim() > 1]
         if module.__dict__.get(MARK) is not None and any(not hasattr(matrix, DIVIDED) for matrix in matrices):
             counts[type(module).__name__] += 1
     if counts:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel import objects, world
 from toolkit.rank.modelparallel.errors import SMPError
 from toolkit.rank.modelparallel.torch import wire
-from toolkit.rank.modelparallel.torch.private import pytree
 
 
 def check_equal_arguments(args: Any, kwargs: Any, *, is_first: bool) -> None:

@@ -1,4 +1,4 @@
 """smp.patches.checkpoint."""
 
-from toolkit.rank.modelparallel.torch.activation import checkpoint as checkpoint
-from toolkit.rank.modelparallel.torch.activation import checkpoint_sequential as checkpoint_sequential
+from toolkit.rank.modelparallel.torch.checkpointing import checkpoint as checkpoint
+from toolkit.rank.modelparallel.torch.checkpointing import checkpoint_sequential as checkpoint_sequential

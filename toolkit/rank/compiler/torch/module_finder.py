@@ -14,6 +14,9 @@ from _thread import get_ident
 
 import torch
 
+from ...frameworks.torch.compiler import find_graph_task
+from ...frameworks.torch.modules import get_replaced_call
+
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +34,7 @@ WRAPPERS = (
 OWN_COMPILATION = "the script uses torch.compile itself"
 DOUBLE = "the script takes gradients of gradients (create_graph=True), which compiled code does not support"
 LATE_DOUBLE = DOUBLE + "; if that step fails, set TOOLKIT_COMPILE=off"
+_graph_task = find_graph_task()
 
 
 class ModuleFinder:
@@ -141,7 +145,7 @@ class ModuleFinder:
         self._inside, self._depth = module, 1
         self.autocasts = self.autocasts or _autocast_is_on()
         new = [target for target in _targets(module) if all(target is not earlier for earlier in self.modules)]
-        if not new or _is_in_backward():  # There, activation checkpointing computes something once more.
+        if not new or _graph_task() != -1:  # There, activation checkpointing computes something once more.
             return
         self._outermost += 1
         if self._outermost > MOST_MODULES:
@@ -185,10 +189,6 @@ def _replace(owner: "Any", name: str, function: "Callable[..., Any]") -> "Callab
     return undo
 
 
-def _is_in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
 def class_names(modules: "list[torch.nn.Module]") -> "list[str]":
     """Return the names of the classes of *modules*, each once, as the script wrote them."""
     return list(dict.fromkeys(_class_name(module) for module in modules))
@@ -218,7 +218,7 @@ def _is_wrapper(module: "torch.nn.Module") -> bool:
 
 
 def _is_compiled(module: "torch.nn.Module") -> bool:
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+    return get_replaced_call(module) is not None or type(module).__name__ == "OptimizedModule"
 
 
 def _autocast_is_on() -> bool:

@@ -23,10 +23,11 @@ from toolkit.parallelism import partitioner
 from toolkit.parallelism.decision import PartitionDecision
 from toolkit.parallelism.parameters import VARIABLE, Parameters
 from toolkit.parallelism.tree import Module
+from toolkit.rank.frameworks.torch.autograd import can_number_nodes
+from toolkit.rank.frameworks.torch.modules import get_own_parameters
+from toolkit.rank.frameworks.torch.tensors import pytree
 from toolkit.rank.modelparallel import output
-from toolkit.rank.modelparallel.torch import private
 from toolkit.rank.modelparallel.torch.module_costs import Measurement, ModuleCosts
-from toolkit.rank.modelparallel.torch.private import pytree
 from toolkit.rank.modelparallel.torch.tensor.sharding import whole_shape
 from toolkit.rank.modelparallel.world import World
 
@@ -107,7 +108,7 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for path, submodule in module.named_modules():
         digest.update(f"{path} {type(submodule).__name__}\n".encode())
-        for name, parameter in private.own_parameters(submodule).items():
+        for name, parameter in get_own_parameters(submodule).items():
             owner = first.setdefault(id(parameter), f"{path}.{name}")
             digest.update(f"  {name} {whole_shape(parameter)} {owner}\n".encode())
     return digest.hexdigest()[:32]
@@ -124,7 +125,7 @@ def _measure_decision(
         how = "by bytes of parameters alone"
     else:
         times, memory = (is_profile or bool(options.get(name)) for name in _MEASURED)
-        times = times and private.can_number_nodes()
+        times = times and can_number_nodes()
         with _restore_state(module), _on_device(module, options.get("trace_device", "gpu")):
             tree = measure(module, call_once, times=times, memory=memory)
         took = f"{time.monotonic() - begin_s:.2f} s, {max(0, _peak_bytes() - before_bytes) / MIB:.0f} MiB more memory"
@@ -190,7 +191,7 @@ class _Tree:
         self._is_timed, self._is_saved, self._is_run = is_timed, is_saved, is_run
         self._holders: dict[int, list[str]] = {}
         for path, submodule in module.named_modules():
-            for parameter in private.own_parameters(submodule).values():
+            for parameter in get_own_parameters(submodule).values():
                 if path not in self._holders.setdefault(id(parameter), []):
                     self._holders[id(parameter)].append(path)
         self._visited: set[int] = set()
@@ -199,7 +200,7 @@ class _Tree:
 
     def _node(self, path: str, module: nn.Module) -> Module:
         self._visited.add(id(module))
-        parameters = list(private.own_parameters(module).values())
+        parameters = list(get_own_parameters(module).values())
         new = {id(parameter): parameter for parameter in parameters if id(parameter) not in self._counted}
         self._counted.update(new)
         children = []

@@ -19,7 +19,10 @@ from toolkit.errors import ContractError
 from toolkit.parallelism import decision as decisions
 from toolkit.parallelism import parameters
 from toolkit.parallelism.tree import Module
-from toolkit.rank.modelparallel.torch.partitioning import decide, fingerprint, measure
+from toolkit.rank.frameworks.torch import modules
+from toolkit.rank.modelparallel.errors import SMPError
+from toolkit.rank.modelparallel.torch.deciding import decide, fingerprint, measure
+from toolkit.rank.modelparallel.torch.partitioned import apply_partitions
 
 pytestmark = pytest.mark.torch
 WIDTH, ROWS, FLOAT = 32, 8, 4
@@ -238,3 +241,10 @@ def test_a_module_is_on_the_device_of_the_one_that_computes_with_its_parameters(
         assert {decision.device_of(name) for name, _ in model.named_modules()} == set(range(partitions))
     unmeasured = by_name(measure(model, None))
     assert unmeasured["attention.out_proj"].shares == ("attention",)
+
+
+def test_a_torch_that_lacks_a_private_name_partitions_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "REQUIRED", ("_gone",))
+
+    with pytest.raises(SMPError, match=r"has no nn\.Module\._gone: install .* set the parameter partitions to 1$"):
+        apply_partitions(nn.Linear(2, 2), {"": 1}, 0, torch.device("cpu"), lambda *_: None)

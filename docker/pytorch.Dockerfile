@@ -10,7 +10,8 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/venv \
- && mkdir -m 1777 /opt/ml
+ && mkdir -m 1777 /opt/ml \
+ && useradd --create-home --uid 10001 trainer
 # /opt/toolkit/bin holds `train` alone, in front of one that sagemaker-training may bring to the environment later.
 ENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH LANG=C.UTF-8
 
@@ -30,13 +31,26 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
 
 FROM options-${DEVICE} AS options
 
-FROM python AS frameworks
+# What torch.compile calls at run time: g++ (Inductor on CPUs), gcc and Python.h (Triton on GPUs). COMPILER=0: none.
+FROM python AS compiler-gpu
+ARG COMPILER=1
+RUN [ "$COMPILER" = 0 ] || { apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ libc6-dev python3-dev \
+ && rm -rf /var/lib/apt/lists/*; }
+
+FROM python AS compiler-cpu
+ARG COMPILER=0
+RUN [ "$COMPILER" = 0 ] || { apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ libc6-dev \
+ && rm -rf /var/lib/apt/lists/*; }
+
+FROM compiler-${DEVICE} AS frameworks
 ARG TORCH="torch==2.13.0 numpy"
 ARG PIP_EXTRA_INDEX_URL
 RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=options,source=/options,target=/options \
     pip install --no-cache-dir --find-links /wheels $(cat /options) ${TORCH}
-# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
-ARG EXTRAS=monitor,storage,report
+# The toolkit's extras: GPUs in the monitor, s3:// and the like. EXTRAS= for none.
+ARG EXTRAS=monitor,storage
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
@@ -56,6 +70,9 @@ LABEL org.opencontainers.image.title="toolkit-pytorch" \
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
 # Some bases (nginx, systemd) have another. Who stops the job gives it time: docker run --stop-timeout 120.
 STOPSIGNAL SIGTERM
+# RUN_AS=trainer: the image's user without any rights of root, in /opt/ml, which all may write to.
+ARG RUN_AS=root
+USER ${RUN_AS}
 # No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
 ENTRYPOINT []
 CMD ["train"]

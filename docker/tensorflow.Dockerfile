@@ -10,7 +10,8 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/venv \
- && mkdir -m 1777 /opt/ml
+ && mkdir -m 1777 /opt/ml \
+ && useradd --create-home --uid 10001 trainer
 # /opt/toolkit/bin holds `train` alone, in front of one that sagemaker-training may bring to the environment later.
 ENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH LANG=C.UTF-8
 
@@ -28,8 +29,8 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
     case "$DEVICE" in cpu) ours=tensorflow-cpu==2.21.0 ;; *) ours='tensorflow[and-cuda]==2.21.0' ;; esac \
  && pip install --no-cache-dir --find-links /wheels ${TENSORFLOW:-$ours} \
  && pip install --no-cache-dir --find-links /wheels --no-deps ${TF_KERAS}
-# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
-ARG EXTRAS=monitor,storage,report
+# The toolkit's extras: GPUs in the monitor, s3:// and the like. EXTRAS= for none.
+ARG EXTRAS=monitor,storage
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
@@ -49,6 +50,9 @@ LABEL org.opencontainers.image.title="toolkit-tensorflow" \
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
 # Some bases (nginx, systemd) have another. Who stops the job gives it time: docker run --stop-timeout 120.
 STOPSIGNAL SIGTERM
+# RUN_AS=trainer: the image's user without any rights of root, in /opt/ml, which all may write to.
+ARG RUN_AS=root
+USER ${RUN_AS}
 # No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
 ENTRYPOINT []
 CMD ["train"]

@@ -8,7 +8,8 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/venv \
- && mkdir -m 1777 /opt/ml
+ && mkdir -m 1777 /opt/ml \
+ && useradd --create-home --uid 10001 trainer
 # /opt/toolkit/bin holds `train` alone, in front of one that sagemaker-training may bring to the environment later.
 ENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH LANG=C.UTF-8
 
@@ -33,8 +34,8 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends "libpython$(python3 -c 'import sys; print(*sys.version_info[:2], sep=".")')" \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=frameworks /opt/venv /opt/venv
-# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
-ARG EXTRAS=monitor,storage,report
+# The toolkit's extras: GPUs in the monitor, s3:// and the like. EXTRAS= for none.
+ARG EXTRAS=monitor,storage
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
@@ -46,6 +47,9 @@ LABEL org.opencontainers.image.title="toolkit-xla" \
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
 # Some bases (nginx, systemd) have another. Who stops the job gives it time: docker run --stop-timeout 120.
 STOPSIGNAL SIGTERM
+# RUN_AS=trainer: the image's user without any rights of root, in /opt/ml, which all may write to.
+ARG RUN_AS=root
+USER ${RUN_AS}
 # No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
 ENTRYPOINT []
 CMD ["train"]

@@ -106,10 +106,10 @@ class Browser:
         driver: Any = self.driver
         console = [entry["message"] for entry in driver.get_log("browser")]
         events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-        asked = [
+        requests = [
             event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"
         ]
-        return console, asked
+        return console, requests
 
     def close(self) -> None:
         """End Chromium and its driver."""

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Rules and fixtures for all tests."""
 
 import os
 import shutil
@@ -8,9 +8,30 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.browser import Browser
 from tests.storage.fixtures import bucket, faulty, moto, s3  # noqa: F401 - fixtures for all tests
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --all."""
+    parser.addoption("--all", action="store_true", dest="all_tests", help="also run the tests that are marked as long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that are marked as long, except with --all and those that an argument names."""
+    if config.option.all_tests:
+        return
+    paths = {_name(word) for word in config.args}
+    left_out = [item for item in items if item.get_closest_marker("long") and _name(item.nodeid) not in paths]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _name(nodeid: str) -> str:
+    """Return the name of a test without its parameters, "" for a file or a folder."""
+    return nodeid.partition("::")[2].partition("[")[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.lanes import Worker
 
         config.pluginmanager.register(Worker())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let Hypothesis try fewer examples than with --all."""
+    settings.register_profile("short", max_examples=40)
+    settings.register_profile("all", max_examples=300)
+    settings.load_profile("all" if session.config.option.all_tests else "short")
 
 
 def pytest_unconfigure() -> None:

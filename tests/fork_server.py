@@ -111,8 +111,8 @@ def begin(request: "dict[str, Any]") -> types.CodeType:
     program = Path(request["argv"][0]).absolute()
     sys.argv = request["argv"]
     sys.orig_argv = [sys.executable, *request["argv"]]
-    before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = dict.fromkeys([*before, *sys.path[1:]])
+    entries = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = dict.fromkeys([*entries, *sys.path[1:]])
     if request["warnings"] == "ignore":
         warnings.simplefilter("ignore")
     seed_anew()

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from typing import IO, Literal
 
 SERVER = Path(__file__).with_name("fork_server.py")
 START_S = 300.0
+GLOOS_LINE = re.compile(r"^\[Gloo\] Rank .*\n", re.M)  # torch 2.9 writes them to stdout.
 TORCH = ("torch", "torch._dynamo")  # The first optimizer imports the second, as long as the first.
 # What torch, its compiler and Hugging Face's libraries read when they are imported.
 ENVIRON = {
@@ -50,11 +52,11 @@ class _Server:
 
     def fork(self, request: Mapping[str, object], stdout: int, stderr: int) -> tuple[int, socket.socket]:
         """Return the pid of a fork, and the socket that its exit status comes from."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._socket, [json.dumps(request).encode()], [stdout, stderr, theirs.fileno()])
-        ours.settimeout(START_S)
-        return int(ours.recv(32)), ours
+        parent_end.settimeout(START_S)
+        return int(parent_end.recv(32)), parent_end
 
     def close(self) -> None:
         """Let it end, and its forks."""
@@ -117,9 +119,9 @@ class Fork:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Return what it has printed, once it has ended."""
+        """Return what it has printed, once it has ended; without the lines that gloo adds."""
         self.wait(timeout)
-        return _read(self._stdout), _read(self._stderr)
+        return GLOOS_LINE.sub("", _read(self._stdout)), _read(self._stderr)
 
     def kill(self) -> None:
         """Kill it, if it may still run."""

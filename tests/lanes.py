@@ -1,8 +1,9 @@
 """Several tests at once: how `pytest -n 3` (pytest-xdist) deals the tests out.
 
 The tests of a file run one after another, in one worker: they may share what a fixture of the module has made. The
-tests of a folder in `TOGETHER` share one thing of this machine, such as the container engine. Those of a file in
-`APART` share nothing and are dealt out one by one.
+tests of a folder in `TOGETHER` share one thing: the container engine, a cluster, wheels that a fixture has built for
+all of them, or interpreters that have imported torch (tests/forking.py). Those of a file in `APART` share nothing and
+are dealt out one by one.
 
 Many tests wait: for containers, heartbeats, patience and other processes. Those of tests/train, tests/commands/simulate
 and tests/mpi use 0.46 of a core (an eighth of them, measured on 2 cores). So there are more workers than cores, and
@@ -16,30 +17,40 @@ from itertools import chain, zip_longest
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/docker/", "tests/slurm/")
-APART = ("tests/faults/test_matrix.py", "tests/rank/compiler/test_torch.py")
+TOGETHER = (
+    "tests/docker/",
+    "tests/slurm/",
+    "tests/distributions/",
+    "tests/sdk/",
+    "tests/rank/modelparallel/torch/",
+    "tests/rank/modelparallel/test_",
+)
+APART = ("tests/faults/test_matrix.py",)
 WAITS = (
-    *(
-        "tests/docker/",
-        "tests/slurm/",
-        "tests/mpi/",
-        "tests/train/test_",
-        "tests/storage/",
-        "tests/soak/",
-        "tests/commands/simulate/",
-    ),
+    "tests/docker/",
+    "tests/slurm/",
+    "tests/mpi/",
+    "tests/train/test_",
+    "tests/storage/",
+    "tests/soak/",
+    "tests/commands/simulate/",
     "tests/faults/",
 )
 COMPUTES = (
-    *(
-        "tests/rank/compiler/",
-        "tests/rank/modelparallel/",
-        "tests/rank/dataparallel/",
-        "tests/fuzz/",
-        "tests/horovod/",
-        "tests/rank/xla/",
-    ),
-    *("tests/tensorflow/", "tests/jax/", "tests/entrypoints/", "tests/rank/profiler/", "tests/rank/hook/"),
+    "tests/rank/compiler/",
+    "tests/rank/modelparallel/",
+    "tests/rank/dataparallel/",
+    "tests/fuzz/",
+    "tests/horovod/",
+    "tests/rank/xla/",
+    "tests/tensorflow/",
+    "tests/jax/",
+    "tests/entrypoints/",
+    "tests/rank/profiler/",
+    "tests/rank/hook/",
+    "tests/diagnosis/",
+    "tests/distributions/",
+    "tests/sdk/",
 )
 
 

@@ -16,7 +16,7 @@ OWN = PORTS[_WORKER * _PART : (_WORKER + 1) * _PART]
 
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody listened on a moment ago."""
-    found: list[int] = []
+    free: list[int] = []
     with contextlib.ExitStack() as held:
         for port in random.sample(OWN, len(OWN)):
             holder = held.enter_context(socket.socket())
@@ -24,10 +24,10 @@ def free_ports(count: int) -> list[int]:
                 holder.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise RuntimeError(f"expected {count} free ports of {OWN}, found {len(found)}")
+            free.append(port)
+            if len(free) == count:
+                return free
+    raise RuntimeError(f"expected {count} free ports of {OWN}, found {len(free)}")
 
 
 def free_port() -> int:

@@ -53,10 +53,10 @@ def ranks(
 def ended(processes: Sequence[Fork]) -> list[tuple[str, str]]:
     """Return (stdout, stderr) of each, all with exit code 0 in time; none is left."""
     try:
-        said = [process.communicate(timeout=WITHIN_S) for process in processes]
+        outputs = [process.communicate(timeout=WITHIN_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert [process.returncode for process in processes] == [0] * len(processes), said
-    return said
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return outputs

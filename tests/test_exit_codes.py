@@ -29,7 +29,7 @@ def test_every_code_has_a_row_in_the_docs() -> None:
 
 
 def test_no_other_file_writes_one_of_the_numbers_where_an_exit_code_is_meant() -> None:
-    found = []
+    wrong = []
     for file in sorted((ROOT / "toolkit").rglob("*.py")):
         place = file.relative_to(ROOT / "toolkit").as_posix()
         if place == "exit_codes.py" or place.startswith(APART):
@@ -38,17 +38,19 @@ def test_no_other_file_writes_one_of_the_numbers_where_an_exit_code_is_meant() -
             meant: list[ast.expr] = []
             if isinstance(node, ast.keyword) and node.arg in ("code", "exit_code"):
                 meant = [node.value]
-            elif isinstance(node, ast.Assign) and any("CODE" in ast.unparse(each).upper() for each in node.targets):
+            elif isinstance(node, ast.Assign) and any("CODE" in ast.unparse(target).upper() for target in node.targets):
                 meant = list(node.value.elts) if isinstance(node.value, ast.Tuple) else [node.value]
             elif isinstance(node, ast.Return) and node.value is not None and isinstance(node.value, ast.Constant):
                 meant = [node.value]
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("os._exit", "sys.exit"):
                 meant = node.args
-            for each in meant:
-                if isinstance(each, ast.Constant) and each.value in NAMED.values():
-                    found.append(f"{place}:{each.lineno}: {each.value!r}")
+            wrong += [
+                f"{place}:{constant.lineno}: {constant.value!r}"
+                for constant in meant
+                if isinstance(constant, ast.Constant) and constant.value in NAMED.values()
+            ]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_a_signal_and_its_exit_code_lead_to_each_other() -> None:

@@ -101,13 +101,21 @@ def test_followed_links_that_lead_back_are_named_and_others_are_walked(tmp_path:
     paths, errors = walked(tmp_path, follow_links=True)
 
     assert paths == [
-        *("a", "a/file", "a/up", "a/up too"),
-        *("again", "again/file", "again/up", "again/up too"),
+        "a",
+        "a/file",
+        "a/up",
+        "a/up too",
+        "again",
+        "again/file",
+        "again/up",
+        "again/up too",
     ]
     assert {type(error) for error in errors} == {folders.LoopError}
     assert [os.path.relpath(error.filename, tmp_path) for error in errors] == [
-        *("a/up", "a/up too"),
-        *("again/up", "again/up too"),
+        "a/up",
+        "a/up too",
+        "again/up",
+        "again/up too",
     ]
 
 
@@ -145,9 +153,9 @@ def test_what_matches_is_sorted_and_what_cannot_be_listed_is_reported(tmp_path: 
         (tmp_path / name).touch()
     errors: list[OSError] = []
 
-    found = folders.matching(tmp_path, "*.json", errors.append)
+    matching = folders.matching(tmp_path, "*.json", errors.append)
 
-    assert [path.name for path in found] == ["a.json", "b.json", os.fsdecode(b"\xff.json")]
+    assert [path.name for path in matching] == ["a.json", "b.json", os.fsdecode(b"\xff.json")]
     assert folders.matching(tmp_path / "missing", "*", errors.append) == [] == errors
     assert folders.matching(tmp_path / "a.txt", "*", errors.append) == []
     assert [error.filename for error in errors] == [str(tmp_path / "a.txt")]
@@ -224,15 +232,15 @@ def test_a_folder_that_this_user_may_not_enter_is_not_an_empty_one(tmp_path: Pat
     (tmp_path / "closed" / "inner").mkdir(parents=True)
     (tmp_path / "closed").chmod(0)
 
-    said = as_ordinary_user(
+    completed = as_ordinary_user(
         "from toolkit import folders\n"
         "print(folders.may_exist(sys.argv[1]), folders.is_dir(sys.argv[1], folders.as_absent))\n"
         "folders.is_dir(sys.argv[1])",
         tmp_path / "closed" / "inner",
     )
 
-    assert said.stdout == "True False\n"
-    assert "PermissionError: [Errno 13]" in said.stderr
+    assert completed.stdout == "True False\n"
+    assert "PermissionError: [Errno 13]" in completed.stderr
 
 
 def test_mounts_are_seen_as_the_standard_library_sees_them(tmp_path: Path) -> None:
@@ -252,22 +260,22 @@ def test_the_nearest_folder_that_exists_is_found_from_any_depth(
 
 
 def test_a_folder_is_removed_with_all_that_is_in_it_whatever_its_permissions_and_depth(tmp_path: Path) -> None:
-    kept, top = tmp_path / "kept", tmp_path / "top"
-    kept.mkdir()
-    (kept / "file").touch()
+    inner, top = tmp_path / "kept", tmp_path / "top"
+    inner.mkdir()
+    (inner / "file").touch()
     make_levels(tmp_path, ("top", *("d",) * 1_100, *("e" * 200,) * 30))
-    (top / "link").symlink_to(kept)
+    (top / "link").symlink_to(inner)
     (top / "file").touch(0o400)
     (top / "closed" / "inner").mkdir(parents=True)
     (top / "closed" / "inner" / "file").touch(0)
     for folder in (top / "closed" / "inner", top / "closed", top):
         folder.chmod(0)
 
-    said = as_ordinary_user(
+    completed = as_ordinary_user(
         "from toolkit import folders; folders.remove(sys.argv[1]); folders.remove(sys.argv[1])", top
     )
 
-    assert (said.returncode, said.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
 
 
@@ -299,8 +307,8 @@ def test_links_that_double_the_paths_in_each_folder_end_the_walk_soon(tmp_path: 
     (tmp_path / "d40/file").touch()
     refused: list[OSError] = []
 
-    found = [entry.name for entry in folders.walk(tmp_path / "d0", refused.append, follow_links=True)]
+    names = [entry.name for entry in folders.walk(tmp_path / "d0", refused.append, follow_links=True)]
 
-    assert "file" in found
-    assert len(found) < 40 * 2 * folders.MOST_TIMES + 2
+    assert "file" in names
+    assert len(names) < 40 * 2 * folders.MOST_TIMES + 2
     assert {str(error.strerror) for error in refused} == {"a link to a folder that 100 others lead to"}

@@ -51,7 +51,7 @@ def test_a_program_sees_in_a_fork_what_it_sees_in_a_process_that_starts(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
+    ("code", "status", "message"),
     [
         ("import sys; sys.exit(3)", 3, ""),
         ("import sys; sys.exit('no more')", 1, "no more\n"),
@@ -59,14 +59,14 @@ def test_a_program_sees_in_a_fork_what_it_sees_in_a_process_that_starts(tmp_path
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
     ],
 )
-def test_a_fork_ends_as_its_program_does(tmp_path: Path, code: str, status: int, said: str) -> None:
+def test_a_fork_ends_as_its_program_does(tmp_path: Path, code: str, status: int, message: str) -> None:
     (tmp_path / "program.py").write_text(code)
 
     fork = Fork(tmp_path / "program.py", environ={}, modules=MODULES)
     _, stderr = fork.communicate(300)
 
     assert fork.returncode == status
-    assert stderr.endswith(said)
+    assert stderr.endswith(message)
 
 
 def test_a_fork_that_is_killed_has_ended(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_a_server_outlives_who_did_not_wait_for_its_fork(tmp_path: Path) -> None
     request = {"argv": ["program.py"], "environ": {}, "folder": str(tmp_path), "warnings": "default"}
     server = _Server(sys.executable, MODULES)
     with (tmp_path / "said").open("wb+") as file:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.close()
+        parent_end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end.close()
         with theirs:
             fds = [file.fileno(), file.fileno(), theirs.fileno()]
             socket.send_fds(server._socket, [json.dumps(request).encode()], fds)
@@ -133,6 +133,6 @@ def test_forks_draw_numbers_of_their_own_as_processes_do(tmp_path: Path, modules
 def test_neighbouring_ranks_order_sets_in_their_own_ways(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("print(hash('a name'))\n")
 
-    said = [out for out, _ in ended(ranks(tmp_path / "program.py", environ={}, size=3, modules=MODULES))]
+    outputs = [out for out, _ in ended(ranks(tmp_path / "program.py", environ={}, size=3, modules=MODULES))]
 
-    assert said[0] != said[1] != said[2]
+    assert outputs[0] != outputs[1] != outputs[2]

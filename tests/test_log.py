@@ -89,10 +89,10 @@ def test_a_secret_is_masked_wherever_and_however_it_stands(values: dict[str, obj
     log = Log()
     log.hide(values)
 
-    shown = log.mask(text)
+    masked = log.mask(text)
 
-    assert MASK in shown
-    assert not any(word in shown for word in ("abc-def", "frank", "1234", "secret", "first", "quotes", "MII"))
+    assert MASK in masked
+    assert not any(word in masked for word in ("abc-def", "frank", "1234", "secret", "first", "quotes", "MII"))
 
 
 def test_a_short_number_under_a_name_with_key_in_it_is_a_setting() -> None:

@@ -15,12 +15,12 @@ def test_every_pattern_of_the_toolkit_compiles() -> None:
     files = [file for file in ROOT.glob("toolkit/**/*.py") if "import lazy" in file.read_text(encoding="utf-8")]
     modules = [import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files]
     values = [value for module in modules for value in vars(module).values()]
-    found = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    flat = [pattern for value in values for pattern in (value if isinstance(value, tuple) else (value,))]
 
-    lazy = [each for each in found if isinstance(each, patterns._Pattern)]
+    lazy = [pattern for pattern in flat if isinstance(pattern, patterns._Pattern)]
 
     assert len(lazy) > 40
-    assert all(re.compile(each.pattern, each.flags) for each in lazy)
+    assert all(re.compile(pattern.pattern, pattern.flags) for pattern in lazy)
 
 
 def test_a_lazy_pattern_does_what_a_compiled_one_does() -> None:

@@ -54,7 +54,7 @@ def test_a_document_becomes_a_record_and_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "found"),
+    ("document", "reason"),
     [
         (b"", "an empty file"),
         (b" \n", "an empty file"),
@@ -66,11 +66,11 @@ def test_a_document_becomes_a_record_and_unknown_keys_are_ignored() -> None:
         (b'{"a":' * 100_000, "objects or lists nested too deeply"),
     ],
 )
-def test_what_is_not_json_is_named_with_its_place(document: bytes, found: str) -> None:
+def test_what_is_not_json_is_named_with_its_place(document: bytes, reason: str) -> None:
     with pytest.raises(ContractError) as error:
         decode(document, dict[str, Any], "resourceconfig.json", hint="Write it anew.")
 
-    assert str(error.value).startswith(f"resourceconfig.json: expected JSON, found {found}")
+    assert str(error.value).startswith(f"resourceconfig.json: expected JSON, found {reason}")
     assert str(error.value).endswith("Write it anew.")
 
 

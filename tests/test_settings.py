@@ -74,9 +74,14 @@ def test_a_wrong_value_names_its_variable_what_was_expected_and_what_was_found(
 def test_a_wrong_value_leaves_the_others_valid() -> None:
     environ = {"TOOLKIT_BASE": "/b", "TOOLKIT_GRACE_S": "soon", "TOOLKIT_PLATFORM": "moon", "TOOLKIT_HOST": " b "}
 
-    ours = valid(environ)
+    settings_read = valid(environ)
 
-    assert (ours.base, ours.grace_s, ours.platform, ours.host) == ("/b", None, "auto", "b")
+    assert (settings_read.base, settings_read.grace_s, settings_read.platform, settings_read.host) == (
+        "/b",
+        None,
+        "auto",
+        "b",
+    )
     assert valid({"TOOLKIT_HOST": "b"}) == read({"TOOLKIT_HOST": "b"})
 
 
@@ -194,9 +199,9 @@ def test_the_variables_of_a_service_are_neither_settings_nor_mistakes() -> None:
 
 def test_every_variable_that_the_code_names_is_a_setting_or_one_of_ours() -> None:
     package = Path(__file__).parents[1] / "toolkit"
-    named = {
+    variables = {
         name for path in package.rglob("*.py") for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b", path.read_text())
     }
-    known = {variable for variable, *_ in table()} | {PREFIX + name for name in CHILD_VARIABLES}
+    documented = {variable for variable, *_ in table()} | {PREFIX + name for name in CHILD_VARIABLES}
 
-    assert {name for name in named - known if "SERVICE" not in name and "PORT" not in name} == set()
+    assert {name for name in variables - documented if "SERVICE" not in name and "PORT" not in name} == set()

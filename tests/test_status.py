@@ -61,11 +61,11 @@ class Rank:
         return self.process.returncode, errors
 
     @property
-    def told(self) -> RankStatus:
+    def status(self) -> RankStatus:
         assert self.folder is not None
-        found = pages.read_rank(self.folder / f"rank-{self.process.pid}")
-        assert found is not None
-        return found
+        status = pages.read_rank(self.folder / f"rank-{self.process.pid}")
+        assert status is not None
+        return status
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def start() -> Iterator[Callable[..., Rank]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder as `train` makes it."""
-    made = tmp_path / "status"
-    made.mkdir()
-    pages.create_stop_page(made)
-    return made
+    folder = tmp_path / "status"
+    folder.mkdir()
+    pages.create_stop_page(folder)
+    return folder
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def ask(folder: Path, *, within_s: float = 100.0, step: int | None = None) -> No
 def test_a_heartbeat_tells_step_time_and_pace(rank: Rank) -> None:
     before_ns = time.monotonic_ns()
     rank.do("status.heartbeat(10)")
-    first = rank.told
+    first = rank.status
     rank.do("status.heartbeat(12)")
-    second = rank.told
+    second = rank.status
 
     assert (first.pid, first.step, first.heartbeats, first.step_ns) == (rank.process.pid, 10, 1, None)
     assert (second.step, second.heartbeats) == (12, 2)
@@ -126,21 +126,21 @@ def test_a_heartbeat_tells_step_time_and_pace(rank: Rank) -> None:
 def test_progress_is_told_without_a_step(rank: Rank) -> None:
     rank.do("status.progress(0.25)")
 
-    assert (rank.told.progress, rank.told.step, rank.told.heartbeats) == (0.25, None, 0)
+    assert (rank.status.progress, rank.status.step, rank.status.heartbeats) == (0.25, None, 0)
 
 
 def test_a_checkpoint_is_held_until_the_last_context_is_left(rank: Rank) -> None:
     rank.do("outer, inner = status.holding_checkpoint(), status.holding_checkpoint()")
-    seen = []
+    statuses = []
     for line in ("outer.__enter__()", "inner.__enter__()", "outer.__exit__(None, None, None)"):
         rank.do(line)
-        seen.append(rank.told)
+        statuses.append(rank.status)
     rank.do("inner.__exit__(None, None, None)")
 
-    assert [told.holding for told in seen] == [1, 2, 1]
-    assert seen[0].holding_since_ns == seen[1].holding_since_ns
-    assert (seen[2].holding_since_ns or 0) > (seen[1].holding_since_ns or 0)  # The inner one is now the oldest.
-    assert (rank.told.holding, rank.told.holding_since_ns) == (0, None)
+    assert [status.holding for status in statuses] == [1, 2, 1]
+    assert statuses[0].holding_since_ns == statuses[1].holding_since_ns
+    assert (statuses[2].holding_since_ns or 0) > (statuses[1].holding_since_ns or 0)  # The inner one is now the oldest.
+    assert (rank.status.holding, rank.status.holding_since_ns) == (0, None)
 
 
 def test_a_checkpoint_that_failed_is_held_no_longer(rank: Rank) -> None:
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_failed_is_held_no_longer(rank: Rank) -> None:
     answer = rank.do("with contextlib.suppress(OSError), status.holding_checkpoint(): raise OSError('full')")
 
     assert answer == "done"
-    assert rank.told.holding == 0
+    assert rank.status.holding == 0
 
 
 @pytest.mark.parametrize("number", ["'x'", "None", "float('nan')", "float('inf')", "2**63", "-5"])
@@ -159,14 +159,14 @@ def test_what_is_no_step_is_not_told_and_breaks_nothing(rank: Rank, number: str)
     answers = [rank.do(f"status.{name}({number})") for name in ("heartbeat", "should_stop")]
 
     assert answers == ["None", "False"]
-    assert (rank.told.step, rank.told.heartbeats) == (3, 1)
+    assert (rank.status.step, rank.status.heartbeats) == (3, 1)
 
 
 def test_numbers_of_other_kinds_are_taken_as_steps(rank: Rank) -> None:
     rank.do("import fractions")
     rank.do("status.heartbeat(True), status.heartbeat(2.0), status.progress(fractions.Fraction(1, 4))")
 
-    assert (rank.told.step, rank.told.heartbeats, rank.told.progress) == (2, 2, 0.25)
+    assert (rank.status.step, rank.status.heartbeats, rank.status.progress) == (2, 2, 0.25)
 
 
 def test_a_program_started_in_the_same_process_starts_anew(rank: Rank) -> None:
@@ -175,7 +175,7 @@ def test_a_program_started_in_the_same_process_starts_anew(rank: Rank) -> None:
 
     rank.do(f"os.execv(sys.executable, [sys.executable, '-c', {program!r}])")
 
-    assert (rank.told.step, rank.told.heartbeats) == (2, 1)
+    assert (rank.status.step, rank.status.heartbeats) == (2, 1)
 
 
 # Stops
@@ -203,10 +203,10 @@ def test_the_time_left_is_never_negative(folder: Path, rank: Rank) -> None:
 def test_ranks_stop_from_the_agreed_step_on(folder: Path, rank: Rank) -> None:
     steps = "[status.should_stop(step) for step in (7, 8, 9, 10)]"
     ask(folder)
-    before = rank.do(steps)
+    first_answer = rank.do(steps)
     ask(folder, step=9)
 
-    assert before == "[False, False, False, False]"
+    assert first_answer == "[False, False, False, False]"
     assert rank.do(steps) == "[False, False, True, True]"
 
 
@@ -224,13 +224,13 @@ def test_a_rank_that_is_too_slow_for_the_agreed_step_is_told_before_the_deadline
     folder: Path, rank: Rank, left_s: int, asked_before_s: int, step: int | None, stops: bool
 ) -> None:
     now_ns = time.monotonic_ns()
-    asked = StopNotice(
+    stop_notice = StopNotice(
         requested_at_ns=now_ns - asked_before_s * 10**9,
         deadline_ns=now_ns + left_s * 10**9,
         signal=15,
         stop_step=step,
     )
-    pages.request_stop(folder, asked)
+    pages.request_stop(folder, stop_notice)
 
     assert rank.do("status.should_stop(7)") == str(stops)
 
@@ -244,7 +244,7 @@ def test_where_no_step_can_be_agreed_ranks_stop_at_once(folder: Path, rank: Rank
 def test_asking_in_each_step_is_a_heartbeat(rank: Rank) -> None:
     rank.do("status.heartbeat(1), status.should_stop(1), status.should_stop(2), status.should_stop(2)")
 
-    assert (rank.told.step, rank.told.heartbeats) == (2, 2)
+    assert (rank.status.step, rank.status.heartbeats) == (2, 2)
 
 
 def test_sigterm_does_not_end_a_rank_that_was_asked_to_stop(folder: Path, rank: Rank) -> None:
@@ -295,8 +295,8 @@ def test_a_handler_may_hold_a_checkpoint_in_the_middle_of_a_heartbeat(rank: Rank
     rank.do("while held[0] < 200: step[0] += 1; status.heartbeat(step[0])")
     rank.do("signal.setitimer(signal.ITIMER_REAL, 0)")
 
-    assert rank.told.heartbeats == rank.told.step == int(rank.do("step[0]"))
-    assert rank.told.holding == 0
+    assert rank.status.heartbeats == rank.status.step == int(rank.do("step[0]"))
+    assert rank.status.holding == 0
 
 
 # Threads and children
@@ -307,8 +307,8 @@ def test_threads_tell_what_their_process_does(rank: Rank) -> None:
     rank.do("threads = [Thread(target=lambda: [status.heartbeat(step) for step in range(20000)]) for _ in range(4)]")
     rank.do("[thread.start() for thread in threads], [thread.join() for thread in threads]")
 
-    assert rank.told.step == 19999
-    assert 20_000 <= rank.told.heartbeats <= 80_000
+    assert rank.status.step == 19999
+    assert 20_000 <= rank.status.heartbeats <= 80_000
 
 
 def test_a_thread_may_ask_first(folder: Path, rank: Rank) -> None:
@@ -327,26 +327,26 @@ def test_a_forked_child_writes_nothing_into_its_parents_page(folder: Path, rank:
     rank.do("hold = status.holding_checkpoint()")
     rank.do("hold.__enter__(), status.heartbeat(5)")
     rank.do("def child(): hold.__exit__(None, None, None); os._exit(0)")
-    before = rank.told
+    status_before = rank.status
 
     rank.do("(pid := os.fork()) or child()")
-    ended = rank.do("os.waitpid(pid, 0)[1]")
+    wait_status = rank.do("os.waitpid(pid, 0)[1]")
 
-    assert ended == "0"
-    assert rank.told == before
+    assert wait_status == "0"
+    assert rank.status == status_before
     assert list(pages.read_all(folder)) == [rank.process.pid]
 
 
 def test_a_forked_child_has_a_page_of_its_own_once_it_tells(folder: Path, rank: Rank) -> None:
     rank.do("status.heartbeat(5)")
     rank.do("def child(): status.heartbeat(900); status.progress(1); os._exit(0)")
-    before = rank.told
+    status_before = rank.status
 
     pid = int(rank.do("(pid := os.fork()) or child()"))
     rank.do("os.waitpid(pid, 0)")
 
-    assert rank.told == before
-    assert {told.step for told in pages.read_all(folder).values()} == {5, 900}
+    assert rank.status == status_before
+    assert {status.step for status in pages.read_all(folder).values()} == {5, 900}
     assert pages.read_all(folder)[pid].heartbeats == 1
 
 
@@ -377,20 +377,20 @@ def test_without_the_toolkit_nothing_is_said_and_nothing_done(start: Callable[..
     assert rank.end() == (0, "")
 
 
-@pytest.mark.parametrize("made", ["nothing", "a file", "an empty folder", "a short stop", "another version's stop"])
+@pytest.mark.parametrize("obstacle", ["nothing", "a file", "an empty folder", "a short stop", "another version's stop"])
 def test_a_folder_that_is_not_as_it_should_be_is_harmless(
-    start: Callable[..., Rank], tmp_path: Path, made: str
+    start: Callable[..., Rank], tmp_path: Path, obstacle: str
 ) -> None:
-    there = tmp_path / "status"
-    if made == "a file":
-        there.touch()
-    elif made != "nothing":
-        there.mkdir()
-    if made == "a short stop":
-        (there / "stop").write_bytes(b"\1")
-    if made == "another version's stop":
-        (there / "stop").write_bytes((2).to_bytes(8, "little") + b"\1" * 4088)
-    rank = start(there)
+    status_file = tmp_path / "status"
+    if obstacle == "a file":
+        status_file.touch()
+    elif obstacle != "nothing":
+        status_file.mkdir()
+    if obstacle == "a short stop":
+        (status_file / "stop").write_bytes(b"\1")
+    if obstacle == "another version's stop":
+        (status_file / "stop").write_bytes((2).to_bytes(8, "little") + b"\1" * 4088)
+    rank = start(status_file)
 
     assert rank.do(ALL) == NOTHING
     assert rank.end() == (0, "")
@@ -427,9 +427,9 @@ def test_a_file_system_that_takes_no_files_is_harmless(start: Callable[..., Rank
 
 
 def test_the_import_is_light() -> None:
-    found = imported_by("from toolkit import status")
+    imported = imported_by("from toolkit import status")
 
-    assert found == {
+    assert imported == {
         "toolkit",
         "toolkit.status",
         "toolkit.status_pages",
@@ -450,7 +450,7 @@ def test_it_works_on_another_python_without_anything_installed(
     assert rank.do(ALL) == NOTHING
     ask(folder, step=3)
     assert rank.do("status.should_stop(8)") == "True"
-    assert (rank.told.step, rank.told.progress) == (8, 0.5)
+    assert (rank.status.step, rank.status.progress) == (8, 0.5)
     assert rank.end() == (0, "")
 
 
@@ -485,20 +485,22 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         assert first.stdout is not None
         # From its second heartbeat on it has asked, so that SIGTERM does not end it.
         until_s = time.monotonic() + 60
-        while not any(told.heartbeats > 1 for told in pages.read_all(folder).values()) and time.monotonic() < until_s:
+        while (
+            not any(status.heartbeats > 1 for status in pages.read_all(folder).values()) and time.monotonic() < until_s
+        ):
             time.sleep(0.001)
         now_ns = time.monotonic_ns()
         step = pages.choose_stop_step(pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)
         first.send_signal(signal.SIGTERM)
-        said = first.stdout.read()
+        output = first.stdout.read()
     pages.create_stop_page(folder)
     second = subprocess.run(
         [sys.executable, program], env={**environ, "STEP_S": "0"}, capture_output=True, text=True, timeout=60
     )
 
     assert first.returncode == 0
-    stopped = re.search(r"^stopped after step (\d+)$", said, re.M)
+    stopped = re.search(r"^stopped after step (\d+)$", output, re.M)
     assert stopped is not None
     assert step <= int(stopped[1]) < 1000
     assert f"going on after step {stopped[1]}\n" in second.stdout

@@ -4,7 +4,7 @@ from toolkit.terminal import without_backspaces
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("line", "expected"),
     [
         ("plain", "plain"),
         ("1/3 loss=0.9\b\b\b\b\b\b\b\b\b\b\b\b2/3 loss=0.5", "2/3 loss=0.5"),
@@ -17,8 +17,8 @@ from toolkit.terminal import without_backspaces
         ("\b\b", ""),
     ],
 )
-def test_backspaces_move_back_and_what_follows_overwrites(line: str, shown: str) -> None:
-    assert without_backspaces(line) == shown
+def test_backspaces_move_back_and_what_follows_overwrites(line: str, expected: str) -> None:
+    assert without_backspaces(line) == expected
 
 
 def test_a_line_of_a_mebibyte_of_backspaces_is_read_in_linear_time() -> None:

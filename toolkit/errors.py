@@ -35,7 +35,7 @@ class ToolkitError(Exception):
 
 
 @contextmanager
-def at(where: str) -> Iterator[None]:
+def name_place(where: str) -> Iterator[None]:
     """Within the block, give errors that name no place *where* as theirs."""
     try:
         yield
@@ -45,7 +45,7 @@ def at(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def within(prefix: str) -> Iterator[None]:
+def prefix_place(prefix: str) -> Iterator[None]:
     """Within the block, put *prefix* in front of the place that an error names."""
     try:
         yield
@@ -106,12 +106,12 @@ def is_of_path(error: OSError) -> bool:
     return error.errno in _OF_PATHS
 
 
-def of_document(error: OSError) -> "type[ContractError | PlatformError]":
+def choose_document_error(error: OSError) -> "type[ContractError | PlatformError]":
     """Return the class of the error to raise for an unreadable document: PlatformError (75) if another try may help."""
     return PlatformError if may_pass(error) else ContractError
 
 
-def of_path(error: OSError, message: str = "it cannot be used") -> ToolkitError | None:
+def explain_path_error(error: OSError, message: str = "it cannot be used") -> ToolkitError | None:
     """Return *error* as a UserError (78) if its path is wrong, a PlatformError (75) if another try may help, None if it
     names no path. *message* says what went wrong."""
     if error.filename is None:

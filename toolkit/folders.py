@@ -217,7 +217,7 @@ def make(folder: Path | str) -> None:
         present.add(absent.pop())
 
 
-def remove(path: Path | str) -> None:
+def remove(path: Path | str) -> None:  # noqa: PLR0912 - one walk, and the errors of each of its steps.
     """Remove *path*, a file or a folder with all that is in it; nothing is there: do nothing.
 
     Folders of this user need no permissions for that, and may be of any depth: those with long paths are moved to the

@@ -34,11 +34,14 @@ def quota_cores(root: Path) -> float | None:
 
 def memory_bytes(root: Path) -> int:
     """Return the memory of this host or, if less, of this container; 0 if it cannot be found out."""
-    limits = list(_memory_limits(root))
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            limits.append(int(line.split()[1]) * 1024)
-    return min(limits, default=0)
+    lines = _read(root / "proc/meminfo").splitlines()
+    totals = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
+    return min((*_memory_limits(root), *totals), default=0)
+
+
+def boot_id(root: Path) -> str:
+    """Return the id of the kernel's boot, which all containers of a machine share; empty if it cannot be found out."""
+    return _read(root / "proc/sys/kernel/random/boot_id")
 
 
 def interfaces(root: Path) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ CHILD_VARIABLES = (
     "HOST_NAME",
     "JAX",
     "LOCAL_RANKS",
+    "OUTPUT",
     "PACKAGES",
     "PROFILE_WINDOW",
     "PYTHON_EXEC",
@@ -118,6 +119,19 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = None
     mlflow_tracking_uri: Annotated[str, _meaning("log metrics to this MLflow server or store")] = ""
     mlflow_experiment: Annotated[str, _meaning("the experiment of MLflow to log to")] = "Default"
+    wandb_project: Annotated[str, _meaning("log metrics to this project of Weights & Biases")] = ""
+    trackio_project: Annotated[str, _meaning("log metrics to this project of Trackio")] = ""
+    otlp_endpoint: Annotated[
+        str,
+        _meaning("send metrics and spans to this OTLP/HTTP receiver, as http://collector:4318 (docs/opentelemetry.md)"),
+    ] = ""
+    tracker_run: Annotated[
+        str,
+        _meaning(
+            "the ID of the job's run in MLflow, W&B, Trackio and OpenTelemetry; default: the job's name, under `toolkit"
+            " run` and `toolkit torchrun` with an ending that each job has for itself"
+        ),
+    ] = ""
     metrics: Annotated[
         Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None
@@ -209,9 +223,33 @@ class Settings(Record, frozen=True, kw_only=True):
         Literal["stop", "report"],
         _meaning("on a hang: write the stacks and end the job with 124, or only write the stacks"),
     ] = "stop"
+    installer: Annotated[
+        Literal["auto", "uv", "pip"],
+        _meaning(
+            "the program that installs requirements.txt (docs/requirements.md); auto: uv where it is on PATH and"
+            " installs what pip would, else pip"
+        ),
+    ] = "auto"
+    notify: Annotated[
+        str,
+        _meaning(
+            "address that gets a message at the job's end, at a hang, a restart, and a finding that asks for it: a"
+            " webhook, https://..., or one of apprise's (docs/notify.md)"
+        ),
+    ] = ""
     restarts: Annotated[
         Count, _meaning("how many times all ranks may be started again after a failure (docs/restart.md)")
     ] = 0
+    image: Annotated[
+        str,
+        _meaning(
+            "the container image and its digest, for manifest.json (docs/manifest.md): a container does not know it"
+        ),
+    ] = ""
+    source_commit: Annotated[
+        str,
+        _meaning("the git commit of the source, for manifest.json; default: that of the code folder's repository"),
+    ] = ""
     checkpoint_uri: Annotated[
         str,
         _meaning(
@@ -219,6 +257,13 @@ class Settings(Record, frozen=True, kw_only=True):
             " script runs (docs/storage.md)"
         ),
     ] = ""
+    checkpoint_layout: Annotated[
+        Literal["parts", "plain"],
+        _meaning(
+            "how checkpoints are stored: as parts named by their content, or each file as an ordinary object, for other"
+            " tools (docs/storage.md)"
+        ),
+    ] = "parts"
     storage_timeout_s: Annotated[
         Annotated[float, msgspec.Meta(ge=1, le=3600)],
         _meaning("seconds for which a request to storage is repeated; after it, the transfer has failed"),
@@ -313,6 +358,11 @@ def _address(host: str, text: str) -> str:
         ) from None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return text if mapped is None else str(mapped)
+
+
+def find_address(environ: Mapping[str, str]) -> str:
+    """Return TOOLKIT_NOTIFY, which counts also where another setting is wrong."""
+    return environ.get(f"{PREFIX}NOTIFY", "")
 
 
 def read(environ: Mapping[str, str]) -> Settings:

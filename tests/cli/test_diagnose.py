@@ -23,25 +23,25 @@ def job(tmp_path: Path) -> Path:
     step_records.StepWriter(monitor / "steps").add(
         [step_records.StepRecord(rank=0, step=n, end_s=START_S + 5 + n, step_s=1.0, data_s=0.8) for n in range(50)]
     )
-    told = {"host": "algo-1", "start_s": START_S, "interval_s": 0.5, "machine": {"cores": 4}}
-    (monitor / "monitor.json").write_text(json.dumps(told))
+    facts = {"host": "algo-1", "start_s": START_S, "interval_s": 0.5, "machine": {"cores": 4}}
+    (monitor / "monitor.json").write_text(json.dumps(facts))
     return tmp_path / "output"
 
 
 def toolkit(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         main(["rules", "diagnose", *words])
-    return int(ended.value.code or 0)
+    return int(caught.value.code or 0)
 
 
 def test_findings_are_shown_with_numbers_change_and_refutation(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert toolkit(str(job)) == 0
 
-    said = capsys.readouterr().out
-    assert "DataWait: The steps of rank 0 wait for the data loader for 80 % of their time" in said
-    assert "waiting for data = 80 percent, limit 25 (data_s / step_s" in said
-    assert "  Try: Give the DataLoader workers" in said
-    assert "  Refuted by: A run on one batch" in said
+    message = capsys.readouterr().out
+    assert "DataWait: The steps of rank 0 wait for the data loader for 80 % of their time" in message
+    assert "waiting for data = 80 %, limit 25 % (data_s / step_s" in message
+    assert "  Try: Give the DataLoader workers" in message
+    assert "  Refuted by: A run on one batch" in message
 
 
 def test_other_rules_and_parameters_can_be_tried(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

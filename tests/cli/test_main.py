@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TRAIN = (sys.executable, "-c", "from toolkit.cli.main import train; train()")
 
 
-def said(
+def run_toolkit(
     *words: str, command: tuple[str, ...] = (sys.executable, "-m", "toolkit"), **environ: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -60,7 +60,7 @@ def said(
         ("--hosts 2", "toolkit: error: "),
         ("train.py", "Did you mean toolkit run train.py?"),
         ("jobs/digits.toml --hosts 2", "Did you mean toolkit run jobs/digits.toml?"),
-        ("render jobsett j.toml", "expected one of job, jobset, slurm, compose, found 'jobsett'. Did you mean jobset?"),
+        ("render jobsett j.toml", "batch, ray, compose, found 'jobsett'. Did you mean jobset?"),
         ("metrics try l --metrics a=b", "toolkit metrics try: error: unknown option --metrics. Did you mean --metric?"),
         ("check --jsn", "toolkit check: error: unknown option --jsn. Did you mean --json?"),
     ],
@@ -68,24 +68,24 @@ def said(
 def test_a_wrong_word_is_named_with_the_choices_or_the_nearest(
     words: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         main(words.split())
 
     error = capsys.readouterr().err
-    assert ended.value.code == 78
+    assert caught.value.code == 78
     assert expected in error
     assert error.splitlines()[-1].startswith("For help: toolkit")
 
 
 def test_python_m_toolkit_is_toolkit() -> None:
-    done = said("--version")
+    done = run_toolkit("--version")
 
     assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("train", "--help")])
 def test_train_knows_help(words: tuple[str, ...]) -> None:
-    done = said(*words, command=TRAIN)
+    done = run_toolkit(*words, command=TRAIN)
 
     assert done.returncode == 0
     assert done.stdout.startswith("usage: train\n")
@@ -94,7 +94,7 @@ def test_train_knows_help(words: tuple[str, ...]) -> None:
 
 def test_train_knows_its_version_and_imports_nothing_for_it() -> None:
     code = "import sys; from toolkit.cli.main import train\ntry: train()\nfinally: print(*sys.modules)"
-    done = said("--version", command=(sys.executable, "-c", code))
+    done = run_toolkit("--version", command=(sys.executable, "-c", code))
 
     version, modules = done.stdout.splitlines()
     assert (done.returncode, version) == (0, __version__)
@@ -126,7 +126,7 @@ def test_a_shell_completes_options_and_commands() -> None:
     ):
         code = "import os; os.dup2(1, 8); from toolkit.cli.main import main; main()"
         words = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " "}
-        done = said(command=(sys.executable, "-c", code), **words)
+        done = run_toolkit(command=(sys.executable, "-c", code), **words)
         assert done.stdout.split() == [expected]
 
 
@@ -159,14 +159,14 @@ def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--channel", "train=nowhere"), "expected a file or folder for channel train"),
         (("--hosts", "0"), "--hosts: "),
         (("--source", "broken", "broken.py"), "broken.py: line 1: '(' was never closed"),
     ],
 )
-def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/broken.py").write_text("print(\n")
     program = str(tmp_path / "broken/broken.py") if words[-1] == "broken.py" else "counts_to.py"
@@ -175,7 +175,7 @@ def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], s
     with ToolkitRun(tmp_path, program, "--dry-run", *words) as job:
         assert job.end() == 78
 
-    assert said in job.console
+    assert message in job.console
     assert not job.folder.exists()
 
 
@@ -210,7 +210,7 @@ def test_quiet_shows_the_end_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["docs", "docs failures"])
 def test_standard_output_that_takes_nothing_is_one_sentence(command: str, unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "toolkit.cli.main", *command.split()],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -220,7 +220,7 @@ def test_standard_output_that_takes_nothing_is_one_sentence(command: str, unbuff
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
 
-    assert (ended.returncode, ended.stderr) == (
+    assert (completed.returncode, completed.stderr) == (
         75,
         "[toolkit] error: the output cannot be written (No space left on device)\n",
     )
@@ -236,14 +236,14 @@ sys.path.insert(0, {str(ROOT)!r})
 from toolkit.cli.main import main
 main({command.split()!r})
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
-    assert ended.returncode == 78
+    assert completed.returncode == 78
     if command == "check":
-        assert "expected a current folder, found that it was removed" in ended.stdout
-        assert ended.stderr == ""
+        assert "expected a current folder, found that it was removed" in completed.stdout
+        assert completed.stderr == ""
     else:
-        assert ended.stderr == (
+        assert completed.stderr == (
             "[toolkit] error: expected a current folder, found that it was removed. Change to another one.\n"
         )
 
@@ -251,9 +251,9 @@ main({command.split()!r})
 def test_docs_shows_a_page_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/orchestrators/slurm.md").read_text()
     for name in ("slurm", "orchestrators/slurm", "docs/orchestrators/slurm.md", "docs/orchestrators/slurm.md#ends"):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as caught:
             main(["docs", name])
-        assert (ended.value.code, capsys.readouterr().out) == (0, page)
+        assert (caught.value.code, capsys.readouterr().out) == (0, page)
 
 
 def test_docs_lists_every_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,14 +267,14 @@ def test_docs_lists_every_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_docs_suggests_a_page(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         main(["docs", "setings"])
 
-    assert ended.value.code == 78
+    assert caught.value.code == 78
     assert "found 'setings'. Did you mean settings?" in capfd.readouterr().err
 
 
 def test_every_command_has_a_parser_or_is_taken_before_it() -> None:
-    own = {path.stem.replace("_", "-") for path in (ROOT / "toolkit/cli").glob("*.py")}
+    module_names = {path.stem.replace("_", "-") for path in (ROOT / "toolkit/cli").glob("*.py")}
 
-    assert set(COMMANDS) - own == {"train", "mpi-agent"}
+    assert set(COMMANDS) - module_names == {"train", "mpi-agent"}

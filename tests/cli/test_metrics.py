@@ -96,7 +96,7 @@ def test_definitions_come_from_a_file_too(tmp_path: Path, document: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--metric", "loss=loss=([0-9.]+"), "--metric: metric 'loss': expected a regular expression"),
         (("--metric", "loss"), "--metric: expected NAME=REGEX, found 'loss'"),
@@ -104,11 +104,11 @@ def test_definitions_come_from_a_file_too(tmp_path: Path, document: object) -> N
         (("--definitions", "/nowhere.json"), "/nowhere.json: expected a file, found nothing. Correct the path."),
     ],
 )
-def test_a_definition_that_cannot_be_used_ends_with_78(words: tuple[str, ...], said: str) -> None:
+def test_a_definition_that_cannot_be_used_ends_with_78(words: tuple[str, ...], message: str) -> None:
     done = attempt(*words)
 
     assert done.returncode == 78
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_definitions_file_that_is_no_json_ends_with_78(tmp_path: Path) -> None:

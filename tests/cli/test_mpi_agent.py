@@ -28,10 +28,10 @@ def test_it_asks_its_own_train_as_ssh_would_be_asked_and_ends_as_the_daemon_does
         agent = started(
             "mpi-agent", "-x", "-p", "22", "algo-2", "orted", "-mca", "ess", "env", TOOLKIT_SHIM_SOCKET=str(shim_socket)
         )
-        with listener.accept()[0] as link, link.makefile("rb") as asked:
+        with listener.accept()[0] as link, link.makefile("rb") as request:
             link.settimeout(WITHIN_S)
-            word, length = asked.readline().split()
-            body = asked.read(int(length))
+            word, length = request.readline().split()
+            body = request.read(int(length))
             link.sendall(b"exit 7\n")
         out, err = agent.communicate(timeout=WITHIN_S)
 

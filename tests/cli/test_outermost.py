@@ -1,4 +1,4 @@
-"""What is filed when nothing of the toolkit's works but the guard itself."""
+"""The guard files a failure when nothing else of the toolkit works."""
 
 import json
 import os

@@ -36,8 +36,8 @@ def test_a_decision_is_shown_as_text_and_as_a_page(tmp_path: Path) -> None:
     assert text.stdout.startswith(
         "partition.json: CONTIGUOUS\n2 partitions. The tree method's busiest partition would cost "
     )
-    for said in ("Measured by: a test", "f00d", "  partition      ", "h.4 to 6", "The busiest partition has 1.0"):
-        assert said in text.stdout
+    for phrase in ("Measured by: a test", "f00d", "  partition      ", "h.4 to 6", "The busiest partition has 1.0"):
+        assert phrase in text.stdout
     assert "partition 1" in (tmp_path / "page.html").read_text()
 
 
@@ -56,26 +56,28 @@ def test_what_is_no_decision_and_a_script_without_partitions_are_refused(tmp_pat
         (("profile", "--partitions", "2"), "expected a script or a job file, found none"),
         (("profile", "--partitions", "2", "job.toml"), "expected the job file to have its parameters, found --part"),
     ):
-        said = toolkit_partition(*words, folder=tmp_path)
-        assert said.returncode == 78, said
-        assert expected in said.stderr
+        completed = toolkit_partition(*words, folder=tmp_path)
+        assert completed.returncode == 78, completed
+        assert expected in completed.stderr
 
 
 @pytest.mark.torch
 def test_a_profiled_script_gets_a_decision_that_its_job_then_follows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     profile = ("profile", "--partitions", "2", "-o", "decided.json")
-    made = toolkit_partition(*profile, PROGRAMS / "smp_partition.py", "--job-dir", tmp_path / "job", folder=tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert "decided.json: " in made.stdout and '"loss"' not in made.stderr
+    completed = toolkit_partition(
+        *profile, PROGRAMS / "smp_partition.py", "--job-dir", tmp_path / "job", folder=tmp_path
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert "decided.json: " in completed.stdout and '"loss"' not in completed.stderr
     decided = decision.read(tmp_path / "decided.json")
     assert "computing timed, activations as saved" in decided.profiled_by
     parameters = {"partitions": 2, "microbatches": 2, "partition_file": str(tmp_path / "decided.json")}
 
-    said = ended(smp_ranks(PROGRAMS / "smp_partition.py", parameters=parameters, size=2, folder=tmp_path / "data"))
+    outputs = ended(smp_ranks(PROGRAMS / "smp_partition.py", parameters=parameters, size=2, folder=tmp_path / "data"))
 
-    found = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
-    assert found[0]["assignment"] == found[1]["assignment"]
-    assert {name: decided.device_of(name) for name in found[0]["assignment"]} == found[0]["assignment"]
-    assert set(found[0]["assignment"].values()) == {0, 1}
+    decisions = [json.loads(stdout.splitlines()[-1]) for stdout, _ in outputs]
+    assert decisions[0]["assignment"] == decisions[1]["assignment"]
+    assert {name: decided.device_of(name) for name in decisions[0]["assignment"]} == decisions[0]["assignment"]
+    assert set(decisions[0]["assignment"].values()) == {0, 1}
     assert decision.read(tmp_path / "data" / decision.FILE) == decided

@@ -1,5 +1,7 @@
 """`toolkit profile`: its errors. tests/rank/profiler/test_tracing.py has a rank that answers it."""
 
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -8,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces import made
 from toolkit.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--steps", "21"], "expected 1 to 20 steps, found 21"),
         (["--ranks", "0,1,2"], "--ranks: expected one or two ranks, as 0 or 0,3, found '0,1,2'"),
@@ -23,7 +26,9 @@ ROOT = Path(__file__).parents[2]
         ([], "expected a running job, found no rank of one"),
     ],
 )
-def test_what_cannot_be_traced_is_said_with_what_was_expected(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_traced_is_said_with_what_was_expected(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
     environ = {**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path / "base"), "HOME": str(tmp_path)}
 
     done = subprocess.run(
@@ -36,7 +41,28 @@ def test_what_cannot_be_traced_is_said_with_what_was_expected(tmp_path: Path, ar
     )
 
     assert done.returncode == UserError.exit_code
-    assert told in done.stderr
+    assert message in done.stderr
+
+
+def test_the_traces_of_all_ranks_of_a_job_that_has_ended_become_one_file(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    for rank, host in enumerate(("algo-1", "algo-2")):
+        folder = job / "hosts" / host / "opt/ml/output/profiler/framework/steps-1-2"
+        folder.mkdir(parents=True)
+        (folder / f"{host}_rank-{rank}.pt.trace.json.gz").write_bytes(gzip.compress(made.document([], rank=rank)))
+    command = [sys.executable, "-m", "toolkit", "profile", "job", "--merge", "all.json.gz"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    none = subprocess.run(
+        [*command, "--ranks", "7"], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+
+    assert (done.returncode, done.stdout) == (0, "steps-1-2: 2 ranks: all.json.gz\n"), done.stderr
+    events = json.loads(gzip.decompress((tmp_path / "all.json.gz").read_bytes()))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["rank 0 of algo-1", "rank 1 of algo-2"]
+    assert none.returncode == UserError.exit_code and "expected traces of ranks, found none" in none.stderr
 
 
 @pytest.mark.root

@@ -44,9 +44,9 @@ def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(
     words = ("job", "job.toml", "--image", "x", "--node", "pool=a", "--tolerate", "spot", "--secret", "s3")
 
     first, second = (render(tmp_path, *words) for _ in range(2))
-    named = render(tmp_path, *words, "--name", "Mine")
+    with_name = render(tmp_path, *words, "--name", "Mine")
 
-    names = [re.findall("name: (\\S+)-job$", each.stdout, re.M)[0] for each in (first, second, named)]
+    names = [re.findall("name: (\\S+)-job$", completed.stdout, re.M)[0] for completed in (first, second, with_name)]
     assert re.fullmatch("digits-[0-9a-f]{6}", names[0]) and names[0] != names[1] and names[2] == "mine"
     assert first.stdout.replace(names[0], names[1]) == second.stdout
     assert "without --cpus and --memory" in first.stderr
@@ -64,7 +64,9 @@ def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(
         (("slurm", "--notice", "0"), "--notice: expected a whole number, 1 to"),
         (("job", "--user", "me"), "--user: expected UID or UID:GID, in numbers, found 'me'"),
         (("job", "--memory", "64GB"), "expected a size as 512Mi or 64Gi, found '64GB'"),
-        (("slurm", "--secret", "s3"), "--secret: expected it for job or jobset alone, found it for slurm"),
+        (("slurm", "--secret", "s3"), "--secret: expected it for job or jobset or trainjob alone, found it for slurm"),
+        (("ray",), "--image: expected it for job or jobset"),
+        (("batch", "--gpu-type", "A100"), "--gpu-type: expected it for sky or dstack alone, found it for batch"),
     ],
 )
 def test_a_wrong_choice_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
@@ -108,8 +110,8 @@ def test_what_is_wrong_ends_with_78_and_no_manifest(tmp_path: Path) -> None:
 def test_what_a_manifest_leaves_out_of_the_job_file_is_said_and_its_image_taken(
     tmp_path: Path, kind: str, left_out: str
 ) -> None:
-    asked = 'script = "train.py"\nimage = "here/train"\nmemory = "2g"\nmax-run = "1h"\nkill = "algo-1@1s"\n'
-    (tmp_path / "job.toml").write_text(asked)
+    job_file = 'script = "train.py"\nimage = "here/train"\nmemory = "2g"\nmax-run = "1h"\nkill = "algo-1@1s"\n'
+    (tmp_path / "job.toml").write_text(job_file)
 
     done = render(tmp_path, kind, "job.toml")
 
@@ -131,5 +133,5 @@ def test_a_compose_project_of_a_user_is_run_as_that_user_in_folders_of_theirs() 
 
         assert done.returncode == 0, done.stderr
         assert f"{NOBODY}:{NOBODY}" in done.stdout
-        for made in ("jobs/one/hosts/algo-1/model", "jobs/one/hosts/algo-1/output", "kept"):
-            assert (folder / made).stat().st_uid == NOBODY
+        for path in ("jobs/one/hosts/algo-1/model", "jobs/one/hosts/algo-1/output", "kept"):
+            assert (folder / path).stat().st_uid == NOBODY

@@ -28,17 +28,17 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_text_comes_on_standard_output(job: Path) -> None:
-    ended = toolkit_report(job, "--format", "text")
+    completed = toolkit_report(job, "--format", "text")
 
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("digits: FAILED\nRank 1 of host algo-2, 10.0 s after the start: ValueError")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.startswith("digits: FAILED\nRank 1 of host algo-2, 10.0 s after the start: ValueError")
 
 
 def test_the_page_is_written_into_the_folder_and_the_cause_is_printed(job: Path) -> None:
-    ended = toolkit_report(job)
+    completed = toolkit_report(job)
 
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == [
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.splitlines() == [
         "digits: FAILED",
         "Rank 1 of host algo-2, 10.0 s after the start: ValueError: loss is nan (at train.py:5 in step).",
         str(job / "report.html"),
@@ -51,26 +51,26 @@ def test_the_page_is_written_into_the_folder_and_the_cause_is_printed(job: Path)
     [("r.html", "<!"), ("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r", "<!")],
 )
 def test_the_ending_of_the_file_decides_the_format(job: Path, tmp_path: Path, name: str, begins: str) -> None:
-    ended = toolkit_report(job, "-o", tmp_path / name)
+    completed = toolkit_report(job, "-o", tmp_path / name)
 
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert (tmp_path / name).read_text().startswith(begins)
 
 
 def test_the_format_may_be_named_and_json_goes_to_a_pipe(job: Path) -> None:
-    ended = toolkit_report(job, "--format", "json", "-o", "-")
+    completed = toolkit_report(job, "--format", "json", "-o", "-")
 
-    assert json.loads(ended.stdout)["status"] == "failed"
+    assert json.loads(completed.stdout)["status"] == "failed"
 
 
 def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
-    ended = toolkit_report(job, "-o", "-", PYTHONIOENCODING="ascii")
+    completed = toolkit_report(job, "-o", "-", PYTHONIOENCODING="ascii")
 
-    assert ended.returncode == 0 and ended.stdout.isascii()
+    assert completed.returncode == 0 and completed.stdout.isascii()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["missing"], "expected the name of a job or its folder, found 'missing'"),
         ([".", "--price", "cheap"], "expected a price"),
@@ -79,24 +79,24 @@ def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
         ([".", "-o", "docs"], "-o: expected a file, found a folder, docs"),
     ],
 )
-def test_what_cannot_be_reported_is_an_error_that_says_why(words: list[str], said: str) -> None:
-    ended = toolkit_report(*words)
+def test_what_cannot_be_reported_is_an_error_that_says_why(words: list[str], message: str) -> None:
+    completed = toolkit_report(*words)
 
-    assert ended.returncode == 78
-    assert said in ended.stderr and "Traceback" not in ended.stderr
+    assert completed.returncode == 78
+    assert message in completed.stderr and "Traceback" not in completed.stderr
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_no_part(job: Path, tmp_path: Path) -> None:
-    ended = toolkit_report(job, "-o", tmp_path / "no/page.md")
+    completed = toolkit_report(job, "-o", tmp_path / "no/page.md")
 
-    assert ended.returncode == 78
-    assert f"{tmp_path}/no/page.md: it cannot be written (No such file or directory)." in ended.stderr
-    assert "Traceback" not in ended.stderr and not (tmp_path / "no").exists()
+    assert completed.returncode == 78
+    assert f"{tmp_path}/no/page.md: it cannot be written (No such file or directory)." in completed.stderr
+    assert "Traceback" not in completed.stderr and not (tmp_path / "no").exists()
 
 
 def test_standard_output_that_takes_nothing_is_one_sentence(job: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "toolkit.cli.main", "report", job, "-o", "-"],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -105,5 +105,5 @@ def test_standard_output_that_takes_nothing_is_one_sentence(job: Path) -> None:
             cwd=Path(__file__).parents[2],
         )
 
-    assert ended.returncode == 75
-    assert ended.stderr.strip() == "[toolkit] error: standard output cannot be written (No space left on device)"
+    assert completed.returncode == 75
+    assert completed.stderr.strip() == "[toolkit] error: standard output cannot be written (No space left on device)"

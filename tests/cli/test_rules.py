@@ -108,18 +108,18 @@ def test_the_times_of_a_log_win_over_a_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         ("[[rules]]\nname = 'x'\npattern = '('\n", "rules.toml: rule 'x': pattern: expected a regular expression"),
         ("[[rules]]\nname = 'x'\npatern = 'a'\n", "found 'patern'. Did you mean pattern?"),
         ("", "rules.toml: expected at least one rule, found none"),
     ],
 )
-def test_a_bad_document_ends_with_78(tmp_path: Path, rules: str, said: str) -> None:
+def test_a_bad_document_ends_with_78(tmp_path: Path, rules: str, message: str) -> None:
     done = attempt(tmp_path, HEALTHY, rules=rules)
 
     assert done.returncode == 78
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(

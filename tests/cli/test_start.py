@@ -55,7 +55,7 @@ def test_ctrl_c_while_a_command_starts_ends_it_without_a_traceback(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
-    said = "" if script == "toolkit" else "stopped by SIGINT before the script began"
+    message = "" if script == "toolkit" else "stopped by SIGINT before the script began"
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
-    assert said in done.stderr if said else not done.stderr
+    assert message in done.stderr if message else not done.stderr

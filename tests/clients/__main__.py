@@ -47,8 +47,19 @@ class Job:
     def command(self) -> list[str]:
         words = {"mode": self.mode, "hosts": self.hosts, "devices": PER_HOST}
         return [
-            *(sys.executable, "-m", "toolkit", "run", str(PROGRAMS / f"{self.client}.py"), "--plain", "--replace"),
-            *("--hosts", str(self.hosts), "--distribution", LAUNCHERS[self.launcher], "--job-dir", str(self.folder)),
+            sys.executable,
+            "-m",
+            "toolkit",
+            "run",
+            str(PROGRAMS / f"{self.client}.py"),
+            "--plain",
+            "--replace",
+            "--hosts",
+            str(self.hosts),
+            "--distribution",
+            LAUNCHERS[self.launcher],
+            "--job-dir",
+            str(self.folder),
             *(("--env", "TOOLKIT_COMPAT=off") if (self.client, self.launcher) in WITHOUT_NAMES else ()),
             *(() if self.launcher == "plain" else ("--processes-per-host", str(PER_HOST))),
             *itertools.chain.from_iterable(("--hyperparameter", f"{name}={value}") for name, value in words.items()),
@@ -57,59 +68,61 @@ class Job:
     def faults(self, output: str) -> list[str]:
         """Return what is wrong with what the job left."""
         try:
-            told = json.loads((self.folder / "job.json").read_text())
+            facts = json.loads((self.folder / "job.json").read_text())
         except (OSError, ValueError):
             return [f"no job.json: {output[-200:]}"]
-        ended = (told["status"], told["exit_code"])
-        wanted = {"end": ("Completed", 0), "fail": ("Failed", 1), "stop": ("Stopped", 143)}[self.mode]
-        found = [f"{ended[0]}, {ended[1]}"] if ended != wanted else []
+        end = (facts["status"], facts["exit_code"])
+        expected = {"end": ("Completed", 0), "fail": ("Failed", 1), "stop": ("Stopped", 143)}[self.mode]
+        wrong = [f"{end[0]}, {end[1]}"] if end != expected else []
         if self.mode == "end":
-            return found + self._wrong_result(output)
+            return wrong + self._wrong_result(output)
         if self.mode == "fail":
-            return found + self._wrong_cause(told["failure_reason"])
+            return wrong + self._wrong_cause(facts["failure_reason"])
         saved = any(path.is_file() for path in self.folder.glob("hosts/*/opt/ml/checkpoints/**/*"))
         killed = re.search(r"SIGKILL \(signal 9\)", output)
-        return [*found, *([] if saved else ["nothing was saved"]), *(["a rank was killed"] if killed else [])]
+        return [*wrong, *([] if saved else ["nothing was saved"]), *(["a rank was killed"] if killed else [])]
 
     def _wrong_result(self, output: str) -> list[str]:
         ranks: list[dict[str, Any]] = [json.loads(line) for line in re.findall(r"client (\{.*\})", output)]
-        found = []
-        places = sorted((each["rank"], each["world"], each["local"]) for each in ranks)
+        wrong = []
+        places = sorted((rank["rank"], rank["world"], rank["local"]) for rank in ranks)
         expected = [(rank, self.ranks, rank % PER_HOST) for rank in range(self.ranks)]
         if places != ([(0, 1, 0)] * self.hosts if self.alone else expected):
-            found.append(f"(rank, world, local rank): {places}")
-        nodes = sorted((each["rank"], each["node"]) for each in ranks if each["node"] >= 0)
+            wrong.append(f"(rank, world, local rank): {places}")
+        nodes = sorted((rank["rank"], rank["node"]) for rank in ranks if rank["node"] >= 0)
         hosts = {(rank // PER_HOST, node) for rank, node in nodes}
         # Lightning under MPI numbers hosts by their names' order, and here the leader has the machine's.
         ordered = self.launcher == "mpi" or all(host == node for host, node in hosts)
         if not ordered or len(hosts) > self.hosts or len({node for _, node in hosts}) < len(hosts):
-            found.append(f"(rank, node): {nodes}")
-        losses = {each["loss"] for each in ranks}
+            wrong.append(f"(rank, node): {nodes}")
+        losses = {rank["loss"] for rank in ranks}
         if any(abs(loss - LOSS) > 2e-5 for loss in losses):
-            found.append(f"losses {losses}, expected {LOSS}")
+            wrong.append(f"losses {losses}, expected {LOSS}")
         savers = {path.parts[-5] for path in self.folder.glob("hosts/*/opt/ml/model/model*")}
         if len(savers) != (self.hosts if self.alone else 1):
-            found.append(f"saved by {sorted(savers)}")
-        return found
+            wrong.append(f"saved by {sorted(savers)}")
+        return wrong
 
     def _wrong_cause(self, reason: str) -> list[str]:
         host, rank = (1, 0) if self.alone else (self.hosts, self.ranks - 1)
-        wanted = f"host algo-{host}, rank {rank}"
+        expected = f"host algo-{host}, rank {rank}"
         if self.launcher == "plain":
-            wanted = f"host algo-{host}" if self.client == "lit" else "host algo-"
-        found = [] if CAUSE in reason else [f"cause {reason[:200]!r}"]
-        return found if wanted in reason else [*found, f"expected {wanted!r} in {reason[:300]!r}"]
+            expected = f"host algo-{host}" if self.client == "lit" else "host algo-"
+        wrong = [] if CAUSE in reason else [f"cause {reason[:200]!r}"]
+        return wrong if expected in reason else [*wrong, f"expected {expected!r} in {reason[:300]!r}"]
 
 
 def main(words: Sequence[str]) -> int:
     """Run what *words* ask for; 0 if everything was right."""
-    given = parser().parse_args(words)
+    options = parser().parse_args(words)
     wrong = 0
     print(*HEAD, sep="\n")
-    for client, launcher, hosts, mode in itertools.product(given.clients, given.launchers, given.hosts, given.modes):
+    for client, launcher, hosts, mode in itertools.product(
+        options.clients, options.launchers, options.hosts, options.modes
+    ):
         if (client, launcher) in LEFT_OUT:
             continue
-        job = Job(client, launcher, hosts, mode, given.jobs)
+        job = Job(client, launcher, hosts, mode, options.jobs)
         begun_s = time.monotonic()
         faults = job.faults(ran(job))
         wrong += bool(faults)

@@ -18,9 +18,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--only", help="jobs whose name has this text")
     parser.add_argument("--write", action="store_true", help="write docs/lab/conformance.md and the recording of 5.1.4")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default: 2)")
-    given = parser.parse_args(words)
-    names = [name for name in JOBS if given.only is None or given.only in name]
-    with ThreadPoolExecutor(given.jobs) as pool:
+    args = parser.parse_args(words)
+    names = [name for name in JOBS if args.only is None or args.only in name]
+    with ThreadPoolExecutor(args.jobs) as pool:
         both = dict(
             zip(
                 names,
@@ -28,21 +28,26 @@ def main(words: Sequence[str]) -> int:
                 strict=True,
             )
         )
-    found: list[tuple[table.Case, Any, Any]] = []
+    results: list[tuple[table.Case, Any, Any]] = []
     for case in CASES:
         if case.job in both:
-            theirs, ours = (json.loads(json.dumps(case.see(seen))) for seen in both[case.job])
-            found.append((case, theirs, ours))
-    text = table.page(found)
+            theirs, own_value = (json.loads(json.dumps(case.see(result))) for result in both[case.job])
+            results.append((case, theirs, own_value))
+    text = table.page(results)
     print(text)
-    if given.write and given.only is None:
+    if args.write and args.only is None:
         table.write(table.PAGE, text)
-        lines = {f"{case.point}: {case.title}": theirs for case, theirs, _ in found}
+        lines = {f"{case.point}: {case.title}": theirs for case, theirs, _ in results}
         RECORDED.write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
-    worse = [(case, theirs, ours) for case, theirs, ours in found if table.verdict(case, theirs, ours) == table.WORSE]
-    for case, theirs, ours in worse:
+    worse = [
+        (case, theirs, toolkit_value)
+        for case, theirs, toolkit_value in results
+        if table.verdict(case, theirs, toolkit_value) == table.WORSE
+    ]
+    for case, theirs, own_value in worse:
         print(
-            f"worse: {case.point} {case.title} ({case.job}):\n  5.1.4: {theirs!r}\n  ours:  {ours!r}", file=sys.stderr
+            f"worse: {case.point} {case.title} ({case.job}):\n  5.1.4: {theirs!r}\n  ours:  {own_value!r}",
+            file=sys.stderr,
         )
     return 1 if worse else 0
 

@@ -84,16 +84,16 @@ def _without_boto3(base: Base) -> None:
 
 def extend(name: str, more: Callable[[Base], None]) -> None:
     """Let a job's preparation do more."""
-    before = JOBS[name].prepare
+    original = JOBS[name].prepare
 
     def prepare(base: Base) -> None:
-        before(base)
+        original(base)
         more(base)
 
     JOBS[name].prepare = prepare
 
 
-def given(base: Base, program: str | None = "train.py", **more: object) -> None:
+def prepare_job(base: Base, program: str | None = "train.py", **more: object) -> None:
     """Write hyperparameters.json; the code folder is the source, unless *more* says otherwise."""
     base.hyperparameters({"sagemaker_submit_directory": str(base.code), **more}, program=program)
 
@@ -159,7 +159,7 @@ VALUES: dict[str, object] = {
 
 @job("values")
 def values(base: Base) -> None:
-    given(base, "train.py", **VALUES)
+    prepare_job(base, "train.py", **VALUES)
     base.inputs("train", "eval", "a-b")
     base.program(SEES)
 
@@ -180,7 +180,7 @@ def own_variables(base: Base) -> None:
 
 @job("groups", environ=ALONE)
 def groups(base: Base) -> None:
-    given(base, sagemaker_distribution_instance_groups='["gpus", "more"]')
+    prepare_job(base, sagemaker_distribution_instance_groups='["gpus", "more"]')
     base.resources(
         ["algo-1", "algo-2", "algo-3"],
         current="algo-2",
@@ -236,7 +236,7 @@ def pipe(base: Base) -> None:
 
 
 script("program by variable", SEES, environ={"SAGEMAKER_PROGRAM": "train.py"})
-extend("program by variable", lambda base: given(base, "other.py"))
+extend("program by variable", lambda base: prepare_job(base, "other.py"))
 
 # Documents that are missing or broken.
 
@@ -418,7 +418,7 @@ for _label, _entry in {
 }.items():
 
     def _named(base: Base, entry: str = _entry) -> None:
-        given(base, entry)
+        prepare_job(base, entry)
         base.program(SEES)
 
     job(f"entry point {_label}")(_named)
@@ -426,7 +426,7 @@ for _label, _entry in {
 
 @job("entry point in a folder")
 def in_folder(base: Base) -> None:
-    given(base, "src/train.py")
+    prepare_job(base, "src/train.py")
     base.program(SEES, "src/train.py")
 
 
@@ -435,24 +435,24 @@ SHELL = 'printf "%s\\n" "$@" > "$SM_OUTPUT_DATA_DIR/words"; pwd; [ -x run.sh ] &
 
 @job("shell script")
 def shell(base: Base) -> None:
-    given(base, "run.sh", text='it\'s $(id) "x"')
+    prepare_job(base, "run.sh", text='it\'s $(id) "x"')
     base.program(SHELL, "run.sh").chmod(0o644)
 
 
 @job("shell script that fails", framework=True)
 def shell_fails(base: Base) -> None:
-    given(base, "run.sh")
+    prepare_job(base, "run.sh")
     base.program("echo no data >&2; exit 9\n", "run.sh")
 
 
 @job("command")
 def command(base: Base) -> None:
-    given(base, "tool", n="1")
+    prepare_job(base, "tool", n="1")
     base.program('#!/bin/sh\necho "command $*"\n', "tool").chmod(0o644)
 
 
 def _packaged(base: Base, program: str) -> None:
-    given(base, program, n="1")
+    prepare_job(base, program, n="1")
     base.program("from setuptools import setup\nsetup()\n", "setup.py")
     base.program(SEES, program)
     _pip(base)
@@ -475,7 +475,7 @@ def requirements(base: Base) -> None:
 
 @job("requirements of a shell script")
 def requirements_sh(base: Base) -> None:
-    given(base, "run.sh")
+    prepare_job(base, "run.sh")
     base.program("nosuch==1\n", "requirements.txt")
     base.program("echo fine\n", "run.sh")
     _pip(base)
@@ -526,7 +526,7 @@ def _flags(name: str, *flags: str, environ: dict[str, str] | None = None, **more
 
     @job(name, framework=more.pop("framework", True), environ={**alone, **(environ or {})}, **more)
     def prepare(base: Base) -> None:
-        given(base, program, **dict.fromkeys(flags, "true"), n="1", **hyperparameters)
+        prepare_job(base, program, **dict.fromkeys(flags, "true"), n="1", **hyperparameters)
         base.resources(hosts, current=current, network_interface_name="lo", **resources)
         base.program(SEES, program)
         if gpus:
@@ -582,14 +582,14 @@ extend("MultiWorkerMirrored in a plain image", lambda base: (base.folder / "pack
 
 @job("torchrun, two hosts", framework=True, both=True)
 def torchrun_on_two(base: Base) -> None:
-    given(base, sagemaker_torch_distributed_enabled="true", n="1")
+    prepare_job(base, sagemaker_torch_distributed_enabled="true", n="1")
     base.executable("nvidia-smi", NVIDIA)
     base.program(SEES)
 
 
 @job("tuning job with a model_dir", environ=ALONE)
 def tuning(base: Base) -> None:
-    given(base, model_dir='"s3://bucket/models"', _tuning_objective_metric='"loss"')
+    prepare_job(base, model_dir='"s3://bucket/models"', _tuning_objective_metric='"loss"')
     (base.folder / "packages/tensorflow.py").touch()
     base.program(SEES)
 
@@ -701,7 +701,7 @@ script(
 
 @job("sagemaker_s3_output")
 def s3_output(base: Base) -> None:
-    given(base, sagemaker_s3_output='"file:///tmp/nowhere"')
+    prepare_job(base, sagemaker_s3_output='"file:///tmp/nowhere"')
     base.program("print('fine')\n")
 
 
@@ -724,8 +724,12 @@ print("IMPORTED", json.dumps({
 
 @job("import sagemaker_training", imports=True, environ=ALONE)
 def imports(base: Base) -> None:
-    named = {"sagemaker_job_name": '"job-1"', "sagemaker_region": '"eu-central-1"', "sagemaker_own_key": '"kept"'}
-    given(base, epochs="3", flag="true", none="null", mapping='{"x":1}', text="plain text", **named)
+    platform_keys = {
+        "sagemaker_job_name": '"job-1"',
+        "sagemaker_region": '"eu-central-1"',
+        "sagemaker_own_key": '"kept"',
+    }
+    prepare_job(base, epochs="3", flag="true", none="null", mapping='{"x":1}', text="plain text", **platform_keys)
     base.inputs("train", "eval")
     base.resources(
         ["localhost"],
@@ -747,7 +751,7 @@ def _runs(name: str, text: str, more: str = "capture_error=True", **flags: str) 
 
     @job(name, imports=True, environ={"SAGEMAKER_TRAINING_MODULE": "framework:main"})
     def prepare(base: Base) -> None:
-        given(base, epochs="3", **flags)
+        prepare_job(base, epochs="3", **flags)
         base.program(text)
         (base.folder / "packages/framework.py").write_text(RUNS.replace("KIND", more))
 
@@ -761,7 +765,7 @@ _runs("a plug-in runs torchrun", SEES, _torchrun, sagemaker_torch_distributed_en
 
 @job("python -m sagemaker_training.cli.train", imports=True, module=True)
 def by_module(base: Base) -> None:
-    given(base, epochs="3")
+    prepare_job(base, epochs="3")
     base.program(SEES)
 
 
@@ -770,7 +774,7 @@ extend("no boto3", lambda base: _without_boto3(base))
 
 
 def _level_by_hyperparameter(base: Base) -> None:
-    given(base, sagemaker_container_log_level='"ERROR"')
+    prepare_job(base, sagemaker_container_log_level='"ERROR"')
     base.program(SEES)
 
 
@@ -781,17 +785,17 @@ job("log level ERROR by hyperparameter")(_level_by_hyperparameter)
 
 @job("140 kB of one hyperparameter")
 def too_large(base: Base) -> None:
-    given(base, large=json.dumps(["x" * 200] * 700))
+    prepare_job(base, large=json.dumps(["x" * 200] * 700))
     base.program("print('ran')\n")
 
 
 @job("60 kB of one hyperparameter")
 def large(base: Base) -> None:
-    given(base, large=json.dumps("x" * 60000))
+    prepare_job(base, large=json.dumps("x" * 60000))
     base.program(SEES)
 
 
 @job("a secret")
 def secret(base: Base) -> None:
-    given(base, api_token='"hunter2hunter2"')
+    prepare_job(base, api_token='"hunter2hunter2"')
     base.program("print('ran')\n")

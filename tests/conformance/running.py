@@ -49,7 +49,7 @@ def own_network() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Side:
-    """Who runs the jobs: this toolkit, or sagemaker-training from a virtual environment of its own."""
+    """The side that runs the jobs: this toolkit, or sagemaker-training from a virtual environment of its own."""
 
     is_ours: bool
 
@@ -64,7 +64,7 @@ class Side:
 
 @dataclass
 class Seen:
-    """What was seen of a job: `status` as a shell shows it (128 + signal), streams, files, time."""
+    """The traces that a job left: `status` as a shell shows it (128 + signal), streams, files, time."""
 
     status: int
     stdout: str
@@ -79,13 +79,13 @@ class Seen:
 
     @property
     def environ(self) -> dict[str, str]:
-        found: dict[str, str] = self.script.get("environ", {})
-        return found
+        environ: dict[str, str] = self.script.get("environ", {})
+        return environ
 
     @property
     def argv(self) -> list[str]:
-        found: list[str] = self.script.get("argv", [])
-        return found
+        argv: list[str] = self.script.get("argv", [])
+        return argv
 
 
 @dataclass
@@ -115,18 +115,18 @@ class Job:
                 return self._one(Path(name).resolve(), side)
             folders = [Path(name).resolve() / host for host in ("one", "two")]
             started = [self._start(folder, side, place) for place, folder in enumerate(folders)]
-            seen = [self._end(folder, side, *begun) for folder, begun in zip(folders, started, strict=True)]
-            seen[0].hosts = seen
-            return seen[0]
+            results = [self._end(folder, side, *begun) for folder, begun in zip(folders, started, strict=True)]
+            results[0].hosts = results
+            return results[0]
 
     def _one(self, folder: Path, side: Side) -> Seen:
-        seen = self._end(folder, side, *self._start(folder, side, 0))
+        result = self._end(folder, side, *self._start(folder, side, 0))
         if self.again:
             base = Base.__new__(Base)
             base.__dict__.update(folder=folder, root=folder / "opt/ml", code=folder / "opt/ml/code")
             base.program("print('second')\n")
-            seen = self._end(folder, side, *self._begin(folder, side))
-        return seen
+            result = self._end(folder, side, *self._begin(folder, side))
+        return result
 
     def _start(self, folder: Path, side: Side, place: int) -> tuple[subprocess.Popen[bytes], float]:
         base = Base(folder)
@@ -221,9 +221,9 @@ def _signal(pid: int, number: int, *, caged: bool) -> None:
 def _look(folder: Path, side: Side, status: int, wall_s: float) -> Seen:
     def text(name: str) -> str:
         path = folder / name
-        return told(path.read_bytes().decode("utf-8", "surrogateescape")) if path.is_file() else ""
+        return normalise(path.read_bytes().decode("utf-8", "surrogateescape")) if path.is_file() else ""
 
-    def told(text: str) -> str:
+    def normalise(text: str) -> str:
         text = text.replace(str(folder / "opt/ml"), "BASE").replace(str(folder), "FOLDER")
         beside_links = str(Path(side.python).parent.resolve() / Path(side.python).name)
         for python in (side.python, beside_links, os.path.realpath(side.python)):

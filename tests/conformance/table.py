@@ -1,4 +1,4 @@
-"""What a case says of the two, and the page with all of them (docs/lab/conformance.md)."""
+"""The verdict of a case on the two, and the page with all of them (docs/lab/conformance.md)."""
 
 import platform
 import re
@@ -33,43 +33,43 @@ class Case:
     later: bool = False
 
 
-def verdict(case: Case, theirs: Any, ours: Any) -> str:
+def verdict(case: Case, theirs: Any, toolkit_value: Any) -> str:
     """Return what the two make of a case: worse is everything that nothing excuses."""
-    if ours == theirs:
+    if toolkit_value == theirs:
         return SAME
     if case.row is not None and case.later:
         return NOT_YET
     if case.row is not None:
-        return DIFFERENT if case.right is None or case.right(ours) else WORSE
-    is_better = case.right is not None and case.right(ours) and not case.right(theirs)
+        return DIFFERENT if case.right is None or case.right(toolkit_value) else WORSE
+    is_better = case.right is not None and case.right(toolkit_value) and not case.right(theirs)
     return BETTER if is_better else WORSE
 
 
 def rows_of_the_contract() -> dict[int, str]:
     """Return the rows of docs/contract.md by their number."""
-    found = re.findall(r"^\| (\d+) \| (.*)$", CONTRACT.read_text(), re.MULTILINE)
-    return {int(number): text for number, text in found}
+    points = re.findall(r"^\| (\d+) \| (.*)$", CONTRACT.read_text(), re.MULTILINE)
+    return {int(number): text for number, text in points}
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return *value* as a cell of the table."""
     text = {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     text = re.sub(r"\s+", " ", text).replace("|", "\\|")
     return text if len(text) <= 70 else text[:67] + "..."
 
 
-def page(found: Sequence[tuple[Case, Any, Any]]) -> str:
+def page(results: Sequence[tuple[Case, Any, Any]]) -> str:
     """Return the part of docs/lab/conformance.md that is written by scripts/conformance."""
     table, count = [], Counter[str]()
-    for case, theirs, ours in found:
-        said = verdict(case, theirs, ours)
-        count[said] += 1
-        named = f"{said} (row {case.row})" if said in (DIFFERENT, NOT_YET) else said
-        seen = "as there" if said == SAME else shown(ours)
-        table.append(f"| {case.point} | {case.title} | {named} | {shown(theirs)} | {seen} |")
+    for case, theirs, toolkit_value in results:
+        outcome = verdict(case, theirs, toolkit_value)
+        count[outcome] += 1
+        label = f"{outcome} (row {case.row})" if outcome in (DIFFERENT, NOT_YET) else outcome
+        toolkit_text = "as there" if outcome == SAME else format_value(toolkit_value)
+        table.append(f"| {case.point} | {case.title} | {label} | {format_value(theirs)} | {toolkit_text} |")
     total = ", ".join(f"{count[name]} {name}" for name in (SAME, BETTER, DIFFERENT, NOT_YET, WORSE))
     head = ["| point | case | verdict | sagemaker-training 5.1.4 | this toolkit |", "|---|---|---|---|---|"]
-    points = len({case.point for case, _, _ in found})
+    points = len({case.point for case, _, _ in results})
     counted = f"{len(table)} cases of {points} points: {total}."
     day, python = datetime.now(timezone.utc).date(), platform.python_version()
     ran = f"Run on {day} with Python {python} and Linux {platform.release()}, {platform.machine()}."
@@ -78,5 +78,5 @@ def page(found: Sequence[tuple[Case, Any, Any]]) -> str:
 
 def write(path: Path, text: str) -> None:
     """Replace what stands below `<!-- table -->` in *path*."""
-    before, mark, _ = path.read_text().partition("<!-- table -->\n")
-    path.write_text(f"{before}{mark}{text}")
+    head, mark, _ = path.read_text().partition("<!-- table -->\n")
+    path.write_text(f"{head}{mark}{text}")

@@ -23,11 +23,16 @@ QUICK = [name for name, job in JOBS.items() if not (job.caged or job.both or job
 def test_a_job_is_not_worse_than_the_recording(name: str) -> None:
     recorded = json.loads(RECORDED.read_text())
 
-    seen = JOBS[name].run(Side(is_ours=True))
+    result = JOBS[name].run(Side(is_ours=True))
 
     for case in (case for case in CASES if case.job == name):
-        theirs, ours = recorded[f"{case.point}: {case.title}"], json.loads(json.dumps(case.see(seen)))
-        assert table.verdict(case, theirs, ours) != table.WORSE, (case.point, case.title, theirs, ours)
+        theirs, toolkit_value = recorded[f"{case.point}: {case.title}"], json.loads(json.dumps(case.see(result)))
+        assert table.verdict(case, theirs, toolkit_value) != table.WORSE, (
+            case.point,
+            case.title,
+            theirs,
+            toolkit_value,
+        )
 
 
 def test_every_point_of_the_contract_has_a_case() -> None:

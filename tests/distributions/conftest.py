@@ -34,11 +34,11 @@ def python(tmp_path_factory: pytest.TempPathFactory, wheels: list[Path]) -> Path
     """The interpreter of an environment with both, and with the packages of this one behind them."""
     folder = tmp_path_factory.mktemp("image") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    made = folder / "bin/python"
+    interpreter = folder / "bin/python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     (site / "zz-beside.pth").write_text(sysconfig.get_path("purelib"))
-    install(made, *wheels)
-    return made
+    install(interpreter, *wheels)
+    return interpreter
 
 
 def install(python: Path, *wheels: Path) -> None:

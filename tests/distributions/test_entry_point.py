@@ -89,11 +89,11 @@ def test_the_scripts_failure_is_the_jobs(base: Base, python: Path, end: str, sta
 
     done = image(base, python)
 
-    shown = (done.failure or "")[:1024]
+    failure = (done.failure or "")[:1024]
     assert done.status == status, done
-    assert shown.startswith(f"ExecuteUserScriptError:\nExitCode {status}\nErrorMessage ")
-    assert text in shown
-    assert "framework.py" not in shown
+    assert failure.startswith(f"ExecuteUserScriptError:\nExitCode {status}\nErrorMessage ")
+    assert text in failure
+    assert "framework.py" not in failure
 
 
 def test_a_plug_in_may_catch_the_error(base: Base, python: Path) -> None:
@@ -201,8 +201,8 @@ def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(base: Base, py
         f"with open({str(ready)!r} + '.new', 'w') as file: file.write(str(os.getpid()))\n"
         f"os.rename({str(ready)!r} + '.new', {str(ready)!r})\nwhile True: signal.pause()\n"
     )
-    given = environ(base, python, TOOLKIT_GRACE_S="1")
-    process = started(base, python, (str(python.parent / "train"),), given)
+    variables = environ(base, python, TOOLKIT_GRACE_S="1")
+    process = started(base, python, (str(python.parent / "train"),), variables)
     wait_for(ready)
 
     process.send_signal(signal.SIGTERM)
@@ -346,7 +346,7 @@ def test_a_program_that_is_no_plug_in_gets_the_supervisor_too(base: Base, python
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["TorchDistributed", "SMDataParallel"])
+@pytest.mark.parametrize("kind", ["TorchDistributed", pytest.param("SMDataParallel", marks=pytest.mark.long)])
 def test_torchrun_starts_the_ranks_and_the_first_failure_is_reported(base: Base, python: Path, kind: str) -> None:
     base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_instance_type": '"ml.p4d.24xlarge"'})
     framework(base, "run()")
@@ -357,12 +357,12 @@ def test_torchrun_starts_the_ranks_and_the_first_failure_is_reported(base: Base,
 
     done = image(base, python, KIND=kind, TOOLKIT_PROCESSES_PER_HOST="2")
 
-    shown = (done.failure or "")[:1024]
+    failure = (done.failure or "")[:1024]
     assert done.status == 1, done
     assert "launcher torchrun, world size 2" in done.log
-    assert 'ErrorMessage "ValueError: rank one is ill' in shown
-    assert 'ExtraInfo "host algo-1, rank 1 (local rank 1), pid ' in shown
-    assert "torch.distributed.run" in shown
+    assert 'ErrorMessage "ValueError: rank one is ill' in failure
+    assert 'ExtraInfo "host algo-1, rank 1 (local rank 1), pid ' in failure
+    assert "torch.distributed.run" in failure
 
 
 @pytest.mark.torch

@@ -21,7 +21,7 @@ print(json.dumps({"args": env.to_cmd_args(), "variables": env.to_env_vars(), "pr
 """
 
 
-def told(python: Path, base: Base, text: str, **more: str) -> Any:
+def evaluate(python: Path, base: Base, text: str, **more: str) -> Any:
     """Return what the program *text* prints, JSON, in the image's environment."""
     program = base.folder / "shows.py"
     program.write_text(text)
@@ -37,24 +37,26 @@ def test_arguments_variables_and_properties_are_those_of_sagemaker_training(
     golden = json.loads(file.read_text())
     for name, content in golden["documents"].items():
         base.document(f"{name}.json", content)
-    lines = "".join(f"GPU {at}: NVIDIA A100 (UUID: GPU-{at})\\n" for at in range(golden["machine"]["gpus"]))
+    lines = "".join(f"GPU {index}: NVIDIA A100 (UUID: GPU-{index})\\n" for index in range(golden["machine"]["gpus"]))
     base.executable("nvidia-smi", f"#!/bin/sh\nprintf '{lines}'\n")
     unset = {"TRAINING_JOB_NAME": "", "AWS_REGION": ""}
 
-    found = told(
+    values = evaluate(
         python, base, SHOWS.replace("CPUS", str(golden["machine"]["cpus_total"])), **{**unset, **golden["environ"]}
     )
 
-    seen = golden["seen"]["environ"]
-    expected = {name: value for name, value in seen.items() if name.startswith("SM_") and name not in golden["environ"]}
+    recorded = golden["seen"]["environ"]
+    expected = {
+        name: value for name, value in recorded.items() if name.startswith("SM_") and name not in golden["environ"]
+    }
     aliases = {re.sub("[^A-Z0-9_]", "_", name) for name in expected} | {"SM_CHECKPOINT_DIR"}
-    properties = json.loads(seen["SM_TRAINING_ENV"])
-    assert found["args"] == golden["seen"]["argv"]
-    assert {name: found["variables"].get(name) for name in expected} == expected
-    assert set(found["variables"]) - set(expected) <= aliases
-    assert found["properties"] == properties
-    assert found["count"] == len(properties)
-    assert found["code"] == "@BASE@/code"
+    properties = json.loads(recorded["SM_TRAINING_ENV"])
+    assert values["args"] == golden["seen"]["argv"]
+    assert {name: values["variables"].get(name) for name in expected} == expected
+    assert set(values["variables"]) - set(expected) <= aliases
+    assert values["properties"] == properties
+    assert values["count"] == len(properties)
+    assert values["code"] == "@BASE@/code"
 
 
 def test_the_goldens_are_there() -> None:
@@ -62,7 +64,7 @@ def test_the_goldens_are_there() -> None:
 
 
 def test_an_environment_is_a_mapping_of_its_properties(base: Base, python: Path) -> None:
-    found = told(
+    values = evaluate(
         python,
         base,
         "import collections.abc, json\nfrom sagemaker_training import environment\n"
@@ -71,11 +73,11 @@ def test_an_environment_is_a_mapping_of_its_properties(base: Base, python: Path)
         "  'hosts' in env, 'to_cmd_args' in env, sorted(env) == env.properties(), str(env) == str(dict(env))]))\n",
     )
 
-    assert found == [True, ["algo-1"], "none", True, False, True, True]
+    assert values == [True, ["algo-1"], "none", True, False, True, True]
 
 
 def test_given_documents_take_the_place_of_the_files(base: Base, python: Path) -> None:
-    found = told(
+    values = evaluate(
         python,
         base,
         "import json\nfrom sagemaker_training import environment\n"
@@ -86,7 +88,7 @@ def test_given_documents_take_the_place_of_the_files(base: Base, python: Path) -
         "  env.master_hostname, env.is_master, env.channel_input_dirs, env.sagemaker_s3_output()]))\n",
     )
 
-    assert found == [
+    assert values == [
         "other.py",
         ["-a", "1"],
         {"sagemaker_mpi_enabled": True},
@@ -99,7 +101,7 @@ def test_given_documents_take_the_place_of_the_files(base: Base, python: Path) -
 
 def test_a_changed_hyperparameter_is_in_arguments_and_variables(base: Base, python: Path) -> None:
     """AWS's TensorFlow plug-in changes model_dir so."""
-    found = told(
+    values = evaluate(
         python,
         base,
         "import json\nfrom sagemaker_training import environment\n"
@@ -108,11 +110,11 @@ def test_a_changed_hyperparameter_is_in_arguments_and_variables(base: Base, pyth
         "print(json.dumps([env.to_cmd_args(), env.to_env_vars()['SM_HP_MODEL_DIR']]))\n",
     )
 
-    assert found == [["--model_dir", "s3://b/job/model"], "s3://b/job/model"]
+    assert values == [["--model_dir", "s3://b/job/model"], "s3://b/job/model"]
 
 
 def test_an_environment_outside_a_job_needs_no_script(base: Base, python: Path) -> None:
-    found = told(
+    values = evaluate(
         python,
         base,
         "import json\nfrom sagemaker_training import environment\n"
@@ -125,7 +127,7 @@ def test_an_environment_outside_a_job_needs_no_script(base: Base, python: Path) 
         TOOLKIT_BASE=str(base.folder / "none"),
     )
 
-    assert found == [True, None, {"a": 1}, {"sagemaker_own": 2}]
+    assert values == [True, None, {"a": 1}, {"sagemaker_own": 2}]
 
 
 def test_a_broken_document_is_named(base: Base, python: Path) -> None:

@@ -8,12 +8,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tests.distributions.test_environment import told
+from tests.distributions.test_environment import evaluate
 from tests.train.base import Base
 
 
 def printed(python: Path, base: Base, expression: str, imports: str, **more: str) -> Any:
-    return told(
+    return evaluate(
         python,
         base,
         f"import json, os\nfrom sagemaker_training import {imports}\nprint(json.dumps({expression}))\n",
@@ -22,12 +22,15 @@ def printed(python: Path, base: Base, expression: str, imports: str, **more: str
 
 
 def test_mappings_become_variables_and_arguments(base: Base, python: Path) -> None:
-    given = "{'a-b': None, 'x': b'\\xe9', 'l': [1, {'b': 1, 'a': None}], 'f': 1.5, 't': '\\xe9'}"
+    mapping_text = "{'a-b': None, 'x': b'\\xe9', 'l': [1, {'b': 1, 'a': None}], 'f': 1.5, 't': '\\xe9'}"
     words = "{'a': True, 'bb': None, 'd': {'z': 1, 'a': 2}, 'c': b'x', 'f': 1e-5, 'l': [1, 'a']}"
     parts = "mapping.split_by_criteria({'a': 1, 'sagemaker_x': 2, 'k': 3}, keys=['k'], prefix='sagemaker_')"
 
     variables, arguments, split = printed(
-        python, base, f"[mapping.to_env_vars({given}), mapping.to_cmd_args({words}), {parts}._asdict()]", "mapping"
+        python,
+        base,
+        f"[mapping.to_env_vars({mapping_text}), mapping.to_cmd_args({words}), {parts}._asdict()]",
+        "mapping",
     )
 
     assert variables == {"SM_A-B": "", "SM_X": "é", "SM_L": '[1,{"a":null,"b":1}]', "SM_F": "1.5", "SM_T": "é"}
@@ -36,7 +39,7 @@ def test_mappings_become_variables_and_arguments(base: Base, python: Path) -> No
 
 
 def test_errors_have_the_text_that_users_programs_parse(base: Base, python: Path) -> None:
-    found = printed(
+    printed_values = printed(
         python,
         base,
         "[str(errors.ExecuteUserScriptError(['python', 'x'], return_code=3, output=b'boom')),"
@@ -45,7 +48,7 @@ def test_errors_have_the_text_that_users_programs_parse(base: Base, python: Path
         "errors",
     )
 
-    assert found == [
+    assert printed_values == [
         "ExecuteUserScriptError:\nExitCode 3\nErrorMessage \"boom\"\nCommand \"['python', 'x']\"",
         'InstallModuleError:\nExitCode 1\nErrorMessage "out"\nExtraInfo "info"\nCommand "c"',
         "3",
@@ -54,7 +57,7 @@ def test_errors_have_the_text_that_users_programs_parse(base: Base, python: Path
 
 
 def test_arrays_are_encoded_and_decoded(base: Base, python: Path) -> None:
-    found = printed(
+    printed_values = printed(
         python,
         base,
         "[encoders.encode([[1, 2], [3, 4]], kind) for kind in ('application/json', 'text/csv')]"
@@ -63,15 +66,15 @@ def test_arrays_are_encoded_and_decoded(base: Base, python: Path) -> None:
         "encoders",
     )
 
-    assert found == ["[[1, 2], [3, 4]]", "1,2\n3,4\n", [[1, 2]], [1.0, 2.0], [[1, 2]]]
+    assert printed_values == ["[[1, 2], [3, 4]]", "1,2\n3,4\n", [[1, 2]], [1.0, 2.0], [[1, 2]]]
 
 
 def test_an_array_of_one_dimension_is_a_column_of_csv(base: Base, python: Path) -> None:
     decodes = "[encoders.decode(text, 'text/csv').tolist() for text in ('1\\n2\\n', '1,2\\n', '5\\n')]"
 
-    found = printed(python, base, f"[encoders.encode([1, 2], 'text/csv'), *{decodes}]", "encoders")
+    printed_values = printed(python, base, f"[encoders.encode([1, 2], 'text/csv'), *{decodes}]", "encoders")
 
-    assert found == ["1\n2\n", [1.0, 2.0], [1.0, 2.0], 5.0]
+    assert printed_values == ["1\n2\n", [1.0, 2.0], [1.0, 2.0], 5.0]
 
 
 def test_an_unknown_content_type_is_refused(base: Base, python: Path) -> None:
@@ -90,7 +93,7 @@ def test_a_source_is_put_into_an_empty_folder_only(base: Base, python: Path) -> 
     other = base.folder / "other.py"
     other.write_text("print(2)\n")
 
-    found = printed(
+    printed_values = printed(
         python,
         base,
         f"[files.download_and_extract({str(archive)!r}, 'new'), sorted(os.listdir('new')),"
@@ -99,13 +102,13 @@ def test_a_source_is_put_into_an_empty_folder_only(base: Base, python: Path) -> 
         "files",
     )
 
-    assert found == [None, ["train.py"], None, ["train.py"], None, ["other.py"]]
+    assert printed_values == [None, ["train.py"], None, ["train.py"], None, ["other.py"]]
 
 
 def test_the_failure_file_of_a_plug_in_is_kept(base: Base, python: Path) -> None:
     base.output.mkdir()
 
-    found = printed(
+    printed_values = printed(
         python,
         base,
         "[files.write_failure_file('mine'), files.write_failure_file('other'),"
@@ -113,7 +116,7 @@ def test_the_failure_file_of_a_plug_in_is_kept(base: Base, python: Path) -> None
         "files",
     )
 
-    assert found == [None, None, "mine"]
+    assert printed_values == [None, None, "mine"]
 
 
 def test_requirements_that_pip_refuses_raise_with_its_words(base: Base, python: Path) -> None:
@@ -131,7 +134,7 @@ def test_requirements_that_pip_refuses_raise_with_its_words(base: Base, python: 
         "except errors.InstallRequirementsError as error:\n    print(json.dumps([str(error), error.return_code]))\n"
     )
 
-    text, code = told(python, base, program, PYTHONPATH=str(base.folder / "packages"))
+    text, code = evaluate(python, base, program, PYTHONPATH=str(base.folder / "packages"))
 
     assert text.startswith('InstallRequirementsError:\nExitCode 1\nErrorMessage "ERROR: Invalid requirement')
     assert code == "1"
@@ -147,11 +150,11 @@ def test_a_process_that_fails_raises_with_its_words(base: Base, python: Path) ->
         "    print(json.dumps([ok, error.return_code, error.output.decode()]))\n"
     )
 
-    assert told(python, base, program) == [0, "1", "no\n"]
+    assert evaluate(python, base, program) == [0, "1", "no\n"]
 
 
 def test_names_of_parameters_are_those_of_sagemaker_training(base: Base, python: Path) -> None:
-    found = printed(
+    printed_values = printed(
         python,
         base,
         "[params.MPI_ENABLED, params.MPI_PROCESSES_PER_HOST, params.USER_PROGRAM_ENV, params.TRAINING_JOB_ENV,"
@@ -159,7 +162,7 @@ def test_names_of_parameters_are_those_of_sagemaker_training(base: Base, python:
         "params",
     )
 
-    assert found == [
+    assert printed_values == [
         "sagemaker_mpi_enabled",
         "sagemaker_mpi_num_of_processes_per_host",
         "SAGEMAKER_PROGRAM",

@@ -50,7 +50,7 @@ def environment(folder: Path) -> Path:
     return python
 
 
-def own(wheels: list[Path]) -> Path:
+def find_own_wheel(wheels: list[Path]) -> Path:
     return next(wheel for wheel in wheels if wheel.name.startswith(OWN.replace("-", "_")))
 
 
@@ -75,7 +75,7 @@ def test_sagemaker_training_itself_is_imported_whichever_was_installed_first(
     tmp_path: Path, wheels: list[Path]
 ) -> None:
     other = theirs(tmp_path)
-    for name, order in (("first", (other, own(wheels))), ("last", (own(wheels), other))):
+    for name, order in (("first", (other, find_own_wheel(wheels))), ("last", (find_own_wheel(wheels), other))):
         python = environment(tmp_path / name)
         for wheel in order:
             install(python, wheel)
@@ -86,11 +86,11 @@ def test_sagemaker_training_itself_is_imported_whichever_was_installed_first(
 def test_each_of_the_two_is_whole_when_the_other_is_removed(tmp_path: Path, wheels: list[Path]) -> None:
     python = environment(tmp_path / "env")
     site = site_of(python)
-    install(python, own(wheels), theirs(tmp_path))
+    install(python, find_own_wheel(wheels), theirs(tmp_path))
 
     uninstall(python, OWN)
     left = (site / "sagemaker_training/environment.py").read_text()
-    install(python, own(wheels))
+    install(python, find_own_wheel(wheels))
     uninstall(python, "sagemaker-training")
 
     assert left == THEIRS
@@ -103,16 +103,19 @@ def test_check_says_that_sagemaker_training_itself_is_imported(
 ) -> None:
     base.program("")
     both = environment(tmp_path / "env")
-    install(both, own(wheels), theirs(tmp_path))
+    install(both, find_own_wheel(wheels), theirs(tmp_path))
 
-    ours, other = (
-        base.train(command=(str(each), "-m", "toolkit", "check"), PATH=os.pathsep.join((str(each.parent), "/bin")))
-        for each in (python, both)
+    first, other = (
+        base.train(
+            command=(str(interpreter), "-m", "toolkit", "check"),
+            PATH=os.pathsep.join((str(interpreter.parent), "/bin")),
+        )
+        for interpreter in (python, both)
     )
 
-    assert (ours.status, other.status) == (0, 0), (ours, other)
+    assert (first.status, other.status) == (0, 0), (first, other)
     assert "sagemaker_training is this toolkit's (container-training-toolkit-sagemaker-training 0.1.0)" in plain(
-        ours.log
+        first.log
     )
     assert f"sagemaker_training is AWS's sagemaker-training 5.1.4 in {site_of(both)}" in plain(other.log)
     assert "Uninstall it: pip uninstall sagemaker-training" in plain(other.log)

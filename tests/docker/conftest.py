@@ -14,7 +14,7 @@ MISSING = "needs a container engine and its images: run scripts/beds/docker (as 
 
 
 @pytest.fixture(scope="session")
-def found() -> dict[str, str]:
+def docker_environ() -> dict[str, str]:
     """The environment that leads to the bed's engine."""
     if not (BED / "env").exists():
         pytest.skip(MISSING)
@@ -26,48 +26,48 @@ def found() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def public(found: dict[str, str]) -> Iterator[str]:
+def public(docker_environ: dict[str, str]) -> Iterator[str]:
     """The public name of the base that docker/ takes: it names the bed's base, where the engine has no such image."""
     name = re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / "docker/pytorch.Dockerfile").read_text(), re.M)[0]
-    with Engine(found, "toolkit-build").named(name, BASE):
+    with Engine(docker_environ, "toolkit-build").named(name, BASE):
         yield name
 
 
 @pytest.fixture(scope="session")
-def image(found: dict[str, str], public: str) -> str:
-    """The image of docker/pytorch.Dockerfile as it stands, with wheels of PyTorch for CPUs."""
-    engine = Engine(found, "toolkit-build")
-    words = ("--build-context", f"wheels={BED / 'wheels'}")
+def image(docker_environ: dict[str, str], public: str) -> str:
+    """The image of docker/pytorch.Dockerfile as it stands, with wheels of PyTorch for CPUs, and without a compiler."""
+    engine = Engine(docker_environ, "toolkit-build")
+    words = ("--build-context", f"wheels={BED / 'wheels'}", "--build-arg", "COMPILER=0")
     engine.build(IMAGE, (ROOT / "docker/pytorch.Dockerfile").read_text(), *words, context=ROOT)
     return IMAGE
 
 
 @pytest.fixture(scope="session")
-def wheel(found: dict[str, str], image: str) -> str:
+def wheel(docker_environ: dict[str, str], image: str) -> str:
     """An image that holds the wheel alone, of the stage that builds it (in the cache since *image*)."""
     dockerfile = (ROOT / "docker/pytorch.Dockerfile").read_text()
-    Engine(found, "toolkit-wheel").build(WHEEL, dockerfile, "--target", "toolkit", context=ROOT)
+    Engine(docker_environ, "toolkit-wheel").build(WHEEL, dockerfile, "--target", "toolkit", context=ROOT)
     return WHEEL
 
 
 @pytest.fixture(scope="session")
-def trains(found: dict[str, str], image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def trains(docker_environ: dict[str, str], image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """*image* with code in it, as the docs call IMAGE."""
     context = tmp_path_factory.mktemp("trains")
     (context / "train.py").write_text("print('trains in the image')\n")
     dockerfile = f"FROM {image}\nCOPY train.py /opt/ml/code/\n"
-    Engine(found, "toolkit-build").build("toolkit-bed/trains", dockerfile, context=context)
+    Engine(docker_environ, "toolkit-build").build("toolkit-bed/trains", dockerfile, context=context)
     return "toolkit-bed/trains"
 
 
 @pytest.fixture(scope="session")
-def readmes(found: dict[str, str], wheel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def readmes(docker_environ: dict[str, str], wheel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the README's image: its Dockerfile, a train.py and the wheel in dist/; the base has its name."""
     folder = tmp_path_factory.mktemp("readmes")
     dockerfile = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)[0]
     (folder / "Dockerfile").write_text(dockerfile)
     (folder / "train.py").write_text("import os\nassert os.environ['SM_MODEL_DIR'] == '/opt/ml/model'\n")
-    engine = Engine(found, "toolkit-readme")
+    engine = Engine(docker_environ, "toolkit-readme")
     holder = engine.ask("create", "--label", engine.label, wheel, "none")
     engine.ask("cp", f"{holder}:/toolkit", str(folder / "dist"))  # What `pip wheel` makes in a clone.
     engine.clear()
@@ -77,9 +77,9 @@ def readmes(found: dict[str, str], wheel: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def engine(found: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(docker_environ: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Engine]:
     """The engine; what a test leaves there is removed."""
-    engine = Engine(found, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-"))
+    engine = Engine(docker_environ, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-"))
     engine.clear()
     yield engine
     engine.clear()

@@ -81,19 +81,19 @@ class Engine:
     @contextmanager
     def named(self, name: str, image: str) -> Iterator[None]:
         """Let *name* be *image*'s as well for a while, unless the engine has an image of that name."""
-        there = self._docker("image", "inspect", name, deadline_s=DEADLINE_S).returncode == 0
-        if not there:
+        exists = self._docker("image", "inspect", name, deadline_s=DEADLINE_S).returncode == 0
+        if not exists:
             self.ask("tag", image, name)
         yield
-        if not there:
+        if not exists:
             self.ask("image", "rm", "--no-prune", name)
 
     def clear(self) -> None:
         """Remove what this test made."""
         for kind, listing in (("container", ("ps", "--all", "--quiet")), ("network", ("network", "ls", "--quiet"))):
-            found = self.ask(*listing, "--filter", f"label={self.label}").split()
-            if found:
-                self.ask(*(("rm", "--force") if kind == "container" else ("network", "rm")), *found)
+            ids = self.ask(*listing, "--filter", f"label={self.label}").split()
+            if ids:
+                self.ask(*(("rm", "--force") if kind == "container" else ("network", "rm")), *ids)
 
     @property
     def label(self) -> str:
@@ -164,8 +164,8 @@ def environ_of(bed: Path) -> dict[str, str]:
 
 
 def document(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
+    files: dict[str, Any] = json.loads(path.read_bytes())
+    return files
 
 
 def mounted(base: Base) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def mounted(base: Base) -> tuple[str, ...]:
 def host(folder: Path) -> Base:
     """Return a host's /opt/ml in *folder*, which any user may fill."""
     folder.mkdir(exist_ok=True)
-    made = Base(folder)
-    for path in (made.root, *made.root.rglob("*")):
+    base = Base(folder)
+    for path in (base.root, *base.root.rglob("*")):
         path.chmod(0o777)
-    return made
+    return base

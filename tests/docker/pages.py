@@ -16,16 +16,16 @@ def blocks(text: str) -> list[str]:
     fenced = re.findall(r"^```(?:sh|bash|console|shell)?\n(.*?)^```", text, re.M | re.S)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     indented = re.findall(r"(?<=\n\n)((?:    .*\n)+)", rest)
-    found = [*fenced, *(re.sub(r"^    ", "", block, flags=re.M) for block in indented)]
-    return [re.sub(r" *\\\n *", " ", block) for block in found]
+    code = [*fenced, *(re.sub(r"^    ", "", block, flags=re.M) for block in indented)]
+    return [re.sub(r" *\\\n *", " ", block) for block in code]
 
 
 def docker_blocks(text: str) -> list[str]:
     """Return the blocks with docker lines, less the lines for other platforms that stand beside them, and the builds
     that stand within a sentence."""
-    found = [block for block in blocks(text) if DOCKER.search(block)]
-    found += [f"{line}\n" for line in re.findall(r"`(docker build [^`\n]+)`", text)]
-    return ["".join(line for line in block.splitlines(True) if re.search("docker|compose", line)) for block in found]
+    commands = [block for block in blocks(text) if DOCKER.search(block)]
+    commands += [f"{line}\n" for line in re.findall(r"`(docker build [^`\n]+)`", text)]
+    return ["".join(line for line in block.splitlines(True) if re.search("docker|compose", line)) for block in commands]
 
 
 def runnable(block: str, image: str, label: str, wheels: Path) -> str:

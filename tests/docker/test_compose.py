@@ -39,7 +39,7 @@ def compose(folder: Path, image: str, network: str) -> Path:
                 "current_instance_type": "local",
             },
         )
-        volumes = [f"{base.root}/{each}:/opt/ml/{each}" for each in ("output", "output/data", "input")]
+        volumes = [f"{base.root}/{folder}:/opt/ml/{folder}" for folder in ("output", "output/data", "input")]
         volumes += [f"{folder}/model:/opt/ml/model", f"{folder}/code:/opt/ml/code", f"{folder}/code:/opt/ml/shared"]
         services[name] = {
             "image": image,

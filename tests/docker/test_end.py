@@ -1,4 +1,4 @@
-"""How a container ends: asked to, or short of memory; and what it leaves of the processes in it."""
+"""Containers end: asked to, or short of memory; no process in them is left."""
 
 import pytest
 

@@ -63,8 +63,8 @@ def test_torchrun_over_two_containers_as_an_unprivileged_user(engine: Engine, im
     codes = [box.wait(deadline_s=180) for box in boxes]
 
     assert codes == [0, 0], boxes
-    told = [(base.root / f"model/rank-{rank}").read_text() for rank, base in enumerate(bases)]
-    assert told == ["algo-1 1000 3", "algo-2 1000 3"]
+    contents = [(base.root / f"model/rank-{rank}").read_text() for rank, base in enumerate(bases)]
+    assert contents == ["algo-1 1000 3", "algo-2 1000 3"]
     assert all((base.output / "success").exists() for base in bases)
 
 
@@ -80,8 +80,8 @@ def test_mpi_over_two_containers_without_sshd_as_an_unprivileged_user(
     codes = [box.wait(deadline_s=180) for box in boxes]
 
     assert codes == [0, 0], boxes
-    told = sorted(path.read_text() for base in bases for path in (base.root / "model").iterdir())
-    assert told == ["algo-1 1000 10", "algo-1 1000 10", "algo-2 1000 10", "algo-2 1000 10"]
+    contents = sorted(path.read_text() for base in bases for path in (base.root / "model").iterdir())
+    assert contents == ["algo-1 1000 10", "algo-1 1000 10", "algo-2 1000 10", "algo-2 1000 10"]
 
 
 def test_the_other_host_names_one_that_was_killed_at_once(engine: Engine, image: str, tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ def test_the_toolkit_adds_under_32_mb_with_its_extras_and_no_compiler(engine: En
 
 
 def test_the_labels_and_the_health_check_are_there(engine: Engine, image: str) -> None:
-    told = engine.ask("image", "inspect", "--format", "{{json .Config.Labels}} {{.Config.Healthcheck.Test}}", image)
+    labels = engine.ask("image", "inspect", "--format", "{{json .Config.Labels}} {{.Config.Healthcheck.Test}}", image)
 
-    assert '"org.opencontainers.image.version"' in told
-    assert "[CMD toolkit health]" in told
+    assert '"org.opencontainers.image.version"' in labels
+    assert "[CMD toolkit health]" in labels
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@ from tests.docker.pages import PAGES, blocks, docker_blocks, runnable
 
 JOB = 'script = "train.py"\nname = "{name}"\nhosts = 2\n'
 BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}: {block.splitlines()[0][:60]}")
+    pytest.param(
+        block,
+        id=f"{page.relative_to(ROOT)}: {block.splitlines()[0][:60]}",
+        marks=[pytest.mark.long] if "DEVICE=cpu" in block else [],  # A second image of the same Dockerfile.
+    )
     for page in PAGES
     for block in docker_blocks(page.read_text())
 ]
@@ -86,11 +90,11 @@ def test_the_docs_have_such_lines() -> None:
 
 def desk(folder: Path, name: str) -> Path:
     """Return a folder with what the lines name: /opt/ml as ml, a channel, a job file with its script."""
-    made = host(folder / "host")
+    host_base = host(folder / "host")
     for name in ("model", "output"):
-        (made.root / name).mkdir(exist_ok=True)
-        (made.root / name).chmod(0o777)
-    (folder / "ml").symlink_to(made.root)
+        (host_base.root / name).mkdir(exist_ok=True)
+        (host_base.root / name).chmod(0o777)
+    (folder / "ml").symlink_to(host_base.root)
     (folder / "digits").mkdir()
     (folder / "model").mkdir()
     (folder / "train.py").write_text("print('trains by Compose')\n")

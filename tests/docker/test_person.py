@@ -98,7 +98,7 @@ def test_a_failed_jobs_files_are_the_persons_too(person: Person) -> None:
         code = run.end()
 
     assert code == 1, run.console
-    assert "ValueError: a label is out of range" in run.told["failure_reason"]
+    assert "ValueError: a label is out of range" in run.report["failure_reason"]
     assert person.foreign() == []
     assert person.run("rm", "-r", str(run.folder)).returncode == 0
 

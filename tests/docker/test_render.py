@@ -100,21 +100,21 @@ class Project:
 
     def codes(self) -> dict[str, int]:
         """Return each host's exit code."""
-        found = {}
+        codes = {}
         for box in self.left("container"):
             form = '{{index .Config.Labels "com.docker.compose.service"}} {{.State.ExitCode}}'
             host, _, code = self.engine.ask("inspect", "--format", form, box).partition(" ")
-            found[host] = int(code)
-        return found
+            codes[host] = int(code)
+        return codes
 
     def left(self, *kinds: str) -> list[str]:
         """Return the project's containers, networks, volumes that are there."""
-        told = f"label=com.docker.compose.project={self.name}"
-        found: list[str] = []
+        project_filter = f"label=com.docker.compose.project={self.name}"
+        resources: list[str] = []
         for kind in kinds:
             every = ("--all",) if kind == "container" else ()
-            found += self.engine.ask(kind, "ls", "--quiet", *every, "--filter", told).split()
-        return found
+            resources += self.engine.ask(kind, "ls", "--quiet", *every, "--filter", project_filter).split()
+        return resources
 
     def host(self, name: str) -> Path:
         return self.folder / "jobs" / self.name / "hosts" / name
@@ -122,10 +122,10 @@ class Project:
 
 @pytest.fixture
 def project(engine: Engine, image: str, tmp_path: Path) -> Iterator[Project]:
-    made = Project(engine, image, tmp_path)
-    yield made
+    project = Project(engine, image, tmp_path)
+    yield project
     if (tmp_path / "job.toml").exists():
-        made.compose("down", "--timeout", "0")
+        project.compose("down", "--timeout", "0")
 
 
 def test_both_hosts_of_a_rendered_project_train_together_and_nothing_is_left(project: Project) -> None:
@@ -154,8 +154,8 @@ def test_both_hosts_of_a_rendered_project_name_the_one_that_failed(project: Proj
 
     assert project.codes() == {"algo-1": 1, "algo-2": 1}, up.stdout
     for name in HOSTS:
-        told = document(project.host(name) / "output/outcome.json")
-        assert (told["cause_host"], told["exit_code"]) == ("algo-2", 1)
+        outcome = document(project.host(name) / "output/outcome.json")
+        assert (outcome["cause_host"], outcome["exit_code"]) == ("algo-2", 1)
         assert "ValueError: a label is out of range" in (project.host(name) / "output/failure").read_text()[:1024]
 
 

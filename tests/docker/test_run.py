@@ -70,7 +70,7 @@ def test_two_containers_are_two_hosts_with_the_jobs_folders(engine: Engine, imag
 
     assert code == 0, run.console
     assert run.codes == {"algo-1": 0, "algo-2": 0}
-    assert run.told["metrics"] == {"loss": 0.5}
+    assert run.report["metrics"] == {"loss": 0.5}
     assert run.console.count("['a'] sample") == 2
     assert run.console.count("3 yes 128 MiB") == 2
     assert run.console.count("read-only 30") == 2  # EROFS, for root, too
@@ -101,7 +101,7 @@ def test_a_container_that_is_killed_is_a_host_that_vanished(engine: Engine, imag
         code = run.end()
 
     assert code == 75, run.console
-    assert run.told["failure_reason"] == "InternalServerError: host algo-2 vanished"
+    assert run.report["failure_reason"] == "InternalServerError: host algo-2 vanished"
     assert run.codes["algo-2"] == 137
     assert left(engine, run) == ""
 
@@ -130,7 +130,7 @@ def test_a_stop_reaches_the_script_in_its_container(engine: Engine, image: str, 
         code = run.end()
 
     assert code == 143, run.console
-    assert (run.told["status"], run.told["exit_code"]) == ("Stopped", 143)
+    assert (run.report["status"], run.report["exit_code"]) == ("Stopped", 143)
     assert run.archive("model.tar.gz") == {"last": b"saved"}
 
 
@@ -142,8 +142,8 @@ def test_a_stop_reaches_a_train_that_is_only_being_started(
         code = run.end()
 
     assert code == 143, run.console
-    assert run.told["hosts"]["algo-1"]["status"] == "stopped"
-    assert run.told["training_seconds"] < 60
+    assert run.report["hosts"]["algo-1"]["status"] == "stopped"
+    assert run.report["training_seconds"] < 60
 
 
 def test_containers_share_the_folder_of_a_file_system(engine: Engine, image: str, folder: Path) -> None:
@@ -189,7 +189,10 @@ def test_an_interrupted_job_starts_again_in_new_containers(engine: Engine, image
         code = run.end()
 
     assert code == 0, run.console
-    assert [each["folder"] for each in run.told["interruptions"]] == ["interrupted/1", "interrupted/2"]
+    assert [interruption["folder"] for interruption in run.report["interruptions"]] == [
+        "interrupted/1",
+        "interrupted/2",
+    ]
     for host in ("algo-1", "algo-2"):
         assert f"start 1 of {host} False" in (run.folder / f"interrupted/2/logs/{host}.log").read_text()
         assert f"start 2 of {host} False" in (run.folder / f"logs/{host}.log").read_text()
@@ -241,7 +244,7 @@ def test_memory_is_the_containers_own(engine: Engine, image: str, folder: Path) 
         code = run.end()
 
     assert code == 137, run.console
-    assert "out of memory" in run.told["failure_reason"].lower()
+    assert "out of memory" in run.report["failure_reason"].lower()
 
 
 def test_without_an_engine_it_says_so(image: str, folder: Path) -> None:

@@ -11,7 +11,8 @@ from tests.docker.engine import ROOT, Engine
 
 pytestmark = pytest.mark.docker
 
-BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "sdks"
+BEDS = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute()
+PYTHONS = {"v2": BEDS / "sdks/v2/bin/python", "v3": BEDS / "sdk/v3/bin/python"}
 PROGRAMS = ROOT / "tests/programs"
 DEADLINE_S = 300
 SCRIPT = """
@@ -41,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(sdk: str, engine: Engine, folder: Path, image: str, hosts: int, *words: str) -> str:
     """Return what the program of *sdk* prints; it must end well."""
-    python = BED / sdk / "bin/python"
+    python = PYTHONS[sdk]
     if not python.exists():
         pytest.skip("needs SageMaker's SDKs: run scripts/sdks")
     environ = {
@@ -78,28 +79,28 @@ def _clear(engine: Engine, folder: Path) -> None:
 
 def model(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as tar:
-        found = {Path(member.name).name: tar.extractfile(member) for member in tar if member.isfile()}
-        return {name: file.read() for name, file in found.items() if file is not None}
+        files = {Path(member.name).name: tar.extractfile(member) for member in tar if member.isfile()}
+        return {name: file.read() for name, file in files.items() if file is not None}
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_local_mode_of_version_2_trains(engine: Engine, image: str, folder: Path, hosts: int) -> None:
-    said = run("v2", engine, folder, image, hosts)
+    log = run("v2", engine, folder, image, hosts)
 
     argv = ["--epochs", "3", "--flag", "True", "--image_shape", "3,224,224"]
-    assert said.count(f"ranks: {hosts} argv: {argv} data: ['digits']") == hosts, said
-    assert said.count("toolkit 0.1.0: job sdk-two, host algo-") == hosts
-    assert "===== Job Complete =====" in said
+    assert log.count(f"ranks: {hosts} argv: {argv} data: ['digits']") == hosts, log
+    assert log.count("toolkit 0.1.0: job sdk-two, host algo-") == hosts
+    assert "===== Job Complete =====" in log
     assert model(folder / "out/model.tar.gz") == {f"rank-{rank}": str(hosts).encode() for rank in range(hosts)}
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("how", ["train", "driver"])
 def test_model_trainer_of_version_3_trains(engine: Engine, image: str, folder: Path, hosts: int, how: str) -> None:
-    said = run("v3", engine, folder, image, hosts, how)
+    log = run("v3", engine, folder, image, hosts, how)
 
-    assert said.count(f"ranks: {hosts} argv: ") == hosts, said
-    assert said.count("'--image_shape', '3,224,224'") == hosts, said
-    assert said.count("toolkit 0.1.0: job sdk-three") == (hosts if how == "train" else 0)
+    assert log.count(f"ranks: {hosts} argv: ") == hosts, log
+    assert log.count("'--image_shape', '3,224,224'") == hosts, log
+    assert log.count("toolkit 0.1.0: job sdk-three") == (hosts if how == "train" else 0)
     archive = folder / "root/compressed_artifacts/model.tar.gz"
     assert model(archive) == {f"rank-{rank}": str(hosts).encode() for rank in range(hosts)}

@@ -31,8 +31,8 @@ class InBed(ToolkitRun):
     python = str(BED / "bin/python")
     deadline_s = 300
 
-    def __init__(self, folder: Path, *words: str, **given: object) -> None:
-        hyperparameters = {**SMALL, **given}
+    def __init__(self, folder: Path, *words: str, **options: object) -> None:
+        hyperparameters = {**SMALL, **options}
         words += tuple(
             word for name, value in hyperparameters.items() for word in ("--hyperparameter", f"{name}={value}")
         )
@@ -40,15 +40,15 @@ class InBed(ToolkitRun):
         super().__init__(folder, str(WORKLOAD / "job.toml"), *words, PATH=path, OMP_NUM_THREADS="1")
 
 
-def told(folder: Path, *words: str, **given: object) -> tuple[dict[str, Any], str]:
+def train(folder: Path, *words: str, **options: object) -> tuple[dict[str, Any], str]:
     folder.mkdir()
-    with InBed(folder, *words, **given) as job:
+    with InBed(folder, *words, **options) as job:
         assert job.end() == 0, job.console
-        return job.told, job.console
+        return job.report, job.console
 
 
 def test_the_articles_job_runs_as_written_and_its_seven_metrics_are_captured(tmp_path: Path) -> None:
-    native, console = told(tmp_path / "native")
+    native, console = train(tmp_path / "native")
 
     metrics = native["metrics"]
     assert {f"summary_train_{name}" for name in SUMMARY} | {"epoch", "train_loss", "learning_rate"} <= set(metrics)
@@ -68,10 +68,11 @@ def test_the_articles_job_runs_as_written_and_its_seven_metrics_are_captured(tmp
     assert console.count("whose Trainer puts numbers in quotes") == 1
 
 
+@pytest.mark.long
 def test_the_same_script_trains_under_pytorchxla_in_two_ranks_without_torch_xla(tmp_path: Path) -> None:
-    ddp, _ = told(tmp_path / "ddp", num_train_epochs=1)
-    xla, console = told(
-        *(tmp_path / "xla", "--distribution", "pytorchxla", "--env", "TOOLKIT_COMPAT=torch_xla"), num_train_epochs=1
+    ddp, _ = train(tmp_path / "ddp", num_train_epochs=1)
+    xla, console = train(
+        tmp_path / "xla", "--distribution", "pytorchxla", "--env", "TOOLKIT_COMPAT=torch_xla", num_train_epochs=1
     )
 
     assert "world size 2" in console

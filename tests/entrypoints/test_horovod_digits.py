@@ -24,8 +24,9 @@ def alone(folder: Path, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen([*argv, *words], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(tmp_path: Path) -> None:
-    whole = alone(tmp_path / "whole")
+    single = alone(tmp_path / "whole")
     stopped = alone(tmp_path / "stopped")
     assert stopped.stdout is not None
     for line in stopped.stdout:
@@ -39,10 +40,10 @@ def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(t
 
     resumed = alone(tmp_path / "stopped")
     console = resumed.communicate(timeout=120)[0]
-    whole.communicate(timeout=120)
+    single.communicate(timeout=120)
 
     assert "resumed from" in console
-    assert (whole.returncode, resumed.returncode) == (0, 0)
+    assert (single.returncode, resumed.returncode) == (0, 0)
     assert json.loads((tmp_path / "stopped/model/metadata.json").read_text())["steps"] == 44
     models = [(tmp_path / name / "model/model.pt").read_bytes() for name in ("whole", "stopped")]
     assert models[0] == models[1]
@@ -54,19 +55,21 @@ def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(t
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+@pytest.mark.long
 def test_the_job_reads_95_of_100_digits_on_two_hosts(tmp_path: Path) -> None:
     with WithTorch(tmp_path, str(WORKLOAD / "job.toml")) as job:
         assert job.end() == 0, job.console
 
-    told = job.told
-    assert told["metrics"]["accuracy"] >= 0.95
-    assert list(told["metrics"]) == ["epoch", "step", "loss", "accuracy", "step_time"]
+    facts = job.report
+    assert facts["metrics"]["accuracy"] >= 0.95
+    assert list(facts["metrics"]) == ["epoch", "step", "loss", "accuracy", "step_time"]
     model = job.archive("model.tar.gz")
     assert sorted(model) == ["metadata.json", "model.pt"]
     assert json.loads(model["metadata.json"])["ranks"] == 2
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+@pytest.mark.long
 def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) -> None:
     words = ("--checkpoints", str(tmp_path / "kept"), "--hyperparameter", "epochs=3")
     with WithTorch(tmp_path, str(WORKLOAD / "job.toml"), *words) as stopped:
@@ -79,4 +82,4 @@ def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) ->
     with WithTorch(tmp_path, str(WORKLOAD / "job.toml"), "--replace", *words) as resumed:
         assert resumed.end() == 0, resumed.console
     assert "resumed from" in resumed.console
-    assert resumed.told["metrics"]["step"] == 66
+    assert resumed.report["metrics"]["step"] == 66

@@ -26,6 +26,7 @@ class Patient(ToolkitRun):
     deadline_s = 300
 
 
+@pytest.mark.long
 def test_two_partitions_on_two_hosts_learn_and_leave_one_whole_model_and_their_timeline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,16 +35,16 @@ def test_two_partitions_on_two_hosts_learn_and_leave_one_whole_model_and_their_t
     words = [word for name, value in SHORT.items() for word in ("--hyperparameter", f"{name}={value}")]
     with Patient(tmp_path, str(WORKLOAD / "job.toml"), *words, "--processes-per-host", "1") as job:
         assert job.end() == 0, job.console
-    assert job.told["metrics"]["step"] == 30
-    assert job.told["metrics"]["validation_loss"] < 4.5  # ln 256 = 5.5 is to know nothing.
+    assert job.report["metrics"]["step"] == 30
+    assert job.report["metrics"]["validation_loss"] < 4.5  # ln 256 = 5.5 is to know nothing.
 
     weights = torch.load(io.BytesIO(job.archive("model.tar.gz")["gpt2"]), weights_only=True, map_location="cpu")
     state = weights.get("model", weights)
     assert {"0.token.weight", "1.attention.weight", "4.attention.weight", "6.weight"} <= set(state)
     assert all(tensor.device.type == "cpu" for tensor in state.values())
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         main(["report", str(job.folder), "--format", "text", "--output", "-"])
-    assert ended.value.code == 0
+    assert caught.value.code == 0
     page = capsys.readouterr().out
     assert "Modules by partition" in page and "partition 1 (rank 1)" in page and "(bubble)" in page

@@ -31,13 +31,13 @@ class Monitored(ToolkitRun):
     deadline_s = 300
 
 
-def train(folder: Path, **given: object) -> Path:
+def train(folder: Path, **options: object) -> Path:
     """Run the workload on one host, with the monitor; return the job's folder."""
     folder.mkdir()
-    words = [word for name, value in {**SMALL, **given}.items() for word in ("--hyperparameter", f"{name}={value}")]
+    words = [word for name, value in {**SMALL, **options}.items() for word in ("--hyperparameter", f"{name}={value}")]
     program = str(ROOT / "entrypoints/distill_digits/job.toml")
-    own = {"TOOLKIT_MONITOR": "on", "TOOLKIT_PROFILER_RULES": json.dumps(RULES), "TOOLKIT_STALL_S": "120"}
-    with Monitored(folder, program, "--hosts", "1", "--env", TRACED, *words, **own) as job:
+    variables = {"TOOLKIT_MONITOR": "on", "TOOLKIT_PROFILER_RULES": json.dumps(RULES), "TOOLKIT_STALL_S": "120"}
+    with Monitored(folder, program, "--hosts", "1", "--env", TRACED, *words, **variables) as job:
         assert job.end() == 0, job.console
     return job.folder
 
@@ -51,18 +51,19 @@ def toolkit(*words: str) -> dict[str, Any]:
 
 
 def blocks(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {block["id"]: block for each in page["sections"] for block in each["blocks"] if block.get("id")}
+    return {block["id"]: block for section in page["sections"] for block in section["blocks"] if block.get("id")}
 
 
+@pytest.mark.long
 def test_a_starving_loader_is_found_with_its_cause_and_the_fix_clears_it(tmp_path: Path) -> None:
     starved = train(tmp_path / "starved", **{"loader-workers": WORKERS, "zero": "off", "autocast": "off"})
     fixed = train(tmp_path / "fixed", **{"loader-workers": 0, "zero": "on", "autocast": "on"})
 
-    before, after = (json.dumps(toolkit("report", str(job))) for job in (starved, fixed))
+    starved_report, after = (json.dumps(toolkit("report", str(job))) for job in (starved, fixed))
     compared = toolkit("compare", str(starved), str(fixed))
 
-    assert "the loader workers start anew in each epoch" in before
-    assert "persistent_workers=True" in before
+    assert "the loader workers start anew in each epoch" in starved_report
+    assert "persistent_workers=True" in starved_report
     assert "DataWait" not in after
     assert "Dataloader" not in after
     assert "Cleared: DataWait, Dataloader." in compared["summary"]

@@ -45,8 +45,9 @@ def test_it_trains_alone_on_a_channels_own_images(tmp_path: Path) -> None:
     assert sum(map(sum, json.loads((tmp_path / "output/confusion.json").read_text()))) == 20
 
 
-def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(tmp_path: Path) -> None:
-    whole = alone(tmp_path / "whole")
+@pytest.mark.long
+def test_a_run_that_was_stopped_ends_with_the_very_weights_and_refuses_another_model(tmp_path: Path) -> None:
+    single = alone(tmp_path / "whole")
     stopped = alone(tmp_path / "stopped")
     assert stopped.stdout is not None
     for line in stopped.stdout:
@@ -60,11 +61,16 @@ def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(t
 
     resumed = alone(tmp_path / "stopped")
     console = resumed.communicate(timeout=300)[0]
-    whole.communicate(timeout=300)
+    single.communicate(timeout=300)
 
     assert "resumed from" in console
-    assert (whole.returncode, resumed.returncode) == (0, 0)
+    assert (single.returncode, resumed.returncode) == (0, 0)
     assert weights(tmp_path / "whole") == weights(tmp_path / "stopped")
+
+    refused = alone(tmp_path / "stopped", "--dim", "32")
+    console = refused.communicate(timeout=300)[0]
+    assert refused.returncode == 1
+    assert "use another folder" in console
 
 
 def weights(folder: Path) -> dict[str, list[float]]:
@@ -74,29 +80,20 @@ def weights(folder: Path) -> dict[str, list[float]]:
     return {name: weight.flatten().tolist() for name, weight in state.items()}
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    alone(tmp_path, "--epochs", "1").communicate(timeout=300)
-
-    process = alone(tmp_path, "--dim", "32")
-    console = process.communicate(timeout=300)[0]
-
-    assert process.returncode == 1
-    assert "use another folder" in console
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
 def test_the_job_reads_95_of_100_digits_on_two_hosts(tmp_path: Path) -> None:
     with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml")) as job:
         assert job.end() == 0, job.console
 
-    told = job.told
-    assert told["metrics"]["accuracy"] >= 0.95
-    assert list(told["metrics"]) == ["epoch", "step", "loss", "accuracy", "step_time"]
-    assert told["training_seconds"] < 120
+    facts = job.report
+    assert facts["metrics"]["accuracy"] >= 0.95
+    assert list(facts["metrics"]) == ["epoch", "step", "loss", "accuracy", "step_time"]
+    assert facts["training_seconds"] < 120
     assert sorted(job.archive("model.tar.gz")) == ["metadata.json", "model.pt"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+@pytest.mark.long
 def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) -> None:
     words = ("--checkpoints", str(tmp_path / "kept"), "--hyperparameter", "epochs=3")
     with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), *words) as stopped:
@@ -108,4 +105,4 @@ def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) ->
     with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), "--replace", *words) as resumed:
         assert resumed.end() == 0, resumed.console
     assert "resumed from" in resumed.console
-    assert resumed.told["metrics"]["step"] == 66
+    assert resumed.report["metrics"]["step"] == 66

@@ -17,10 +17,11 @@ pytestmark = [
 SMALL = {"epochs": 3, "images": 64, "depth": 1, "dim": 16, "patch-size": 8}
 
 
+@pytest.mark.long
 def test_the_native_and_the_compiled_job_are_compared_by_epochs_and_loss(tmp_path: Path) -> None:
     for name, compiled in (("native", "false"), ("compiled", "true")):
-        given = {**SMALL, "jit-compile": compiled}
-        words = [word for each, value in given.items() for word in ("--hyperparameter", f"{each}={value}")]
+        hyperparameters = {**SMALL, "jit-compile": compiled}
+        words = [word for name, value in hyperparameters.items() for word in ("--hyperparameter", f"{name}={value}")]
         (tmp_path / name).mkdir()
         with InBed(tmp_path / name, str(ROOT / "entrypoints/vit_jit/job.toml"), "--name", name, *words) as job:
             assert job.end() == 0, job.console
@@ -29,7 +30,7 @@ def test_the_native_and_the_compiled_job_are_compared_by_epochs_and_loss(tmp_pat
     done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
-    blocks = {block.get("id"): block for each in json.loads(done.stdout)["sections"] for block in each["blocks"]}
+    blocks = {block.get("id"): block for section in json.loads(done.stdout)["sections"] for block in section["blocks"]}
     native, compiled = (line["mean"] for line in blocks["epoch-latency"]["lines"])
     assert len(native) == len(compiled) == 3
     assert compiled[0] > 1.2 * min(compiled)  # The first epoch compiles.

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from tests.commands.simulate.toolkit_run import ROOT
 from tests.tensorflow.bed import InBed, needs_bed
 
-pytest.importorskip("sklearn", reason="not installed: scikit-learn")
 pytestmark = [
     *needs_bed,
+    pytest.mark.skipif(find_spec("sklearn") is None, reason="not installed: scikit-learn"),
     pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11"),
 ]
 WORKLOAD = ROOT / "entrypoints/vit_tf_digits"
@@ -27,18 +28,22 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, name: str, images: Path, *words: str, **given: object) -> dict[str, float]:
+def run(folder: Path, name: str, images: Path, *words: str, **options: object) -> dict[str, float]:
     """Run the job below *folder* and return its last metrics."""
-    words = (*words, *(word for each in ("train", "validation") for word in ("--channel", f"{each}={images / each}")))
-    for key, value in {**SMALL, **given}.items():
+    words = (
+        *words,
+        *(word for channel in ("train", "validation") for word in ("--channel", f"{channel}={images / channel}")),
+    )
+    for key, value in {**SMALL, **options}.items():
         words += ("--hyperparameter", f"{key.replace('_', '-') if key == 'jit_compile' else key}={value}")
     (folder / name).mkdir()
     with InBed(folder / name, str(WORKLOAD / "job.toml"), "--name", name, *words) as job:
         assert job.end() == 0, job.console
-        metrics: dict[str, float] = job.told["metrics"]
+        metrics: dict[str, float] = job.report["metrics"]
         return metrics
 
 
+@pytest.mark.long
 def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_definitions(
     tmp_path: Path, images: Path
 ) -> None:
@@ -52,7 +57,7 @@ def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_d
     done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
-    blocks = {block.get("id"): block for each in json.loads(done.stdout)["sections"] for block in each["blocks"]}
+    blocks = {block.get("id"): block for section in json.loads(done.stdout)["sections"] for block in section["blocks"]}
     quantities = [row[0] for row in blocks["savings-compiled"]["rows"]]
     assert {"actual savings", "potential savings", "throughput speed-up"} <= set(quantities)
     assert [len(line["mean"]) for line in blocks["loss"]["lines"]] == [2, 2]
@@ -61,12 +66,13 @@ def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_d
     assert rows["at the end"] == [None, "compiled"]
 
 
+@pytest.mark.long
 def test_two_logical_devices_under_mirrored_strategy_learn_as_one_does(tmp_path: Path, images: Path) -> None:
-    one = run(tmp_path, "one", images, jit_compile="false", EPOCHS=1)
+    single = run(tmp_path, "one", images, jit_compile="false", EPOCHS=1)
     two = run(tmp_path, "two", images, jit_compile="false", EPOCHS=1, devices=2)
     compiled = run(tmp_path, "compiled", images, "--env", "TOOLKIT_COMPILE=on", EPOCHS=1, devices=2)
 
-    assert two["training_loss"] == pytest.approx(one["training_loss"], rel=0.01)
-    assert compiled["training_loss"] == pytest.approx(one["training_loss"], rel=0.01)
+    assert two["training_loss"] == pytest.approx(single["training_loss"], rel=0.01)
+    assert compiled["training_loss"] == pytest.approx(single["training_loss"], rel=0.01)
     log = (tmp_path / "compiled/job/logs/algo-1.log").read_text()
     assert "the model's forward and backward pass is compiled, as asked" in log

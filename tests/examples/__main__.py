@@ -58,10 +58,26 @@ class Job:
             **self.example.get("env", {}),
         }
         command = [
-            *(str(python), "-m", "toolkit", "run", str(source / self.example["script"]), "--plain", "--replace"),
-            *("--source", str(source), "--job-dir", str(self.folder), "--checkpoints", str(checkpoints)),
-            *("--distribution", json.dumps(self.distribution()), "--processes-per-host", str(self.ranks)),
-            *("--disable-profiler", "--max-run", f"{DEADLINE_S}s"),
+            str(python),
+            "-m",
+            "toolkit",
+            "run",
+            str(source / self.example["script"]),
+            "--plain",
+            "--replace",
+            "--source",
+            str(source),
+            "--job-dir",
+            str(self.folder),
+            "--checkpoints",
+            str(checkpoints),
+            "--distribution",
+            json.dumps(self.distribution()),
+            "--processes-per-host",
+            str(self.ranks),
+            "--disable-profiler",
+            "--max-run",
+            f"{DEADLINE_S}s",
         ]
         for channel in sorted(channels.iterdir()):
             command += ("--channel", f"{channel.name}={channel}")
@@ -97,8 +113,8 @@ def main(words: Sequence[str]) -> int:
         if options.only and not any(re.fullmatch(pattern, example["name"]) for pattern in options.only):
             continue
         begun_s = time.monotonic()
-        row, ended = compared(example, options)
-        wrong += not ended
+        row, matched = compared(example, options)
+        wrong += not matched
         print(row, flush=True)
         print(f"{example['name']}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
     return 1 if wrong else 0
@@ -130,11 +146,11 @@ def compared(example: dict[str, Any], options: argparse.Namespace) -> tuple[str,
         job = Job(example, folder / name, ranks=ranks, changes=changes)
         return job.run(python, source, folder / "channels", checkpoints)
 
-    kept = folder / "kept"
-    ended, losses = run("ranks", example["ranks"], example.get("saving", {}), kept)
-    if "resuming" in example and ended == "completed":
-        ended, more = run("resumed", example["ranks"], example["resuming"], kept)
-        ended, losses = f"{ended}, resumed", losses + more
+    saved = folder / "kept"
+    status, losses = run("ranks", example["ranks"], example.get("saving", {}), saved)
+    if "resuming" in example and status == "completed":
+        status, more = run("resumed", example["ranks"], example["resuming"], saved)
+        status, losses = f"{status}, resumed", losses + more
     alone_ended, alone = run("alone", 1, example.get("alone", {}), folder / "kept-alone")
     pairs = list(zip(losses, alone, strict=False))
     difference = f"{max(abs(left - right) for left, right in pairs):.1e}" if pairs else "none"
@@ -145,13 +161,13 @@ def compared(example: dict[str, Any], options: argparse.Namespace) -> tuple[str,
             [*example.get("stand_ins", []), *(f"{name}={value}" for name, value in example.get("env", {}).items())]
         )
         or "none",
-        ended,
+        status,
         short(losses),
         short(alone) if alone_ended == "completed" else alone_ended,
         difference if len(losses) == len(alone) else f"{difference} ({len(losses)} and {len(alone)} losses)",
     )
     row = "| " + " | ".join(str(cell).replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
-    return row, ended.startswith("completed") and alone_ended == "completed"
+    return row, status.startswith("completed") and alone_ended == "completed"
 
 
 def short(losses: Sequence[float]) -> str:
@@ -166,15 +182,17 @@ def unpacked(example: dict[str, Any], checkout: Path, folder: Path) -> Path:
         SystemExit: the checkout lacks the commit, or a file is not the one of the list.
     """
     for name, digest in example["files"].items():
-        where = f"{example['commit']}:{example['folder']}/{name}"
-        words = ("git", "-C", str(checkout), "show", where)
-        shown = subprocess.run(words, capture_output=True)
-        if shown.returncode:
-            sys.exit(f"{where}: {shown.stderr.decode().strip()}; expected a clone with its whole history in {checkout}")
-        if hashlib.sha256(shown.stdout).hexdigest() != digest:
-            sys.exit(f"{where}: expected SHA-256 {digest}, found another file")
+        source = f"{example['commit']}:{example['folder']}/{name}"
+        words = ("git", "-C", str(checkout), "show", source)
+        completed = subprocess.run(words, capture_output=True)
+        if completed.returncode:
+            sys.exit(
+                f"{source}: {completed.stderr.decode().strip()}; expected a clone with its whole history in {checkout}"
+            )
+        if hashlib.sha256(completed.stdout).hexdigest() != digest:
+            sys.exit(f"{source}: expected SHA-256 {digest}, found another file")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(shown.stdout)
+        (folder / name).write_bytes(completed.stdout)
     return folder
 
 

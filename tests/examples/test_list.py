@@ -19,8 +19,8 @@ def test_an_example_names_a_commit_files_data_and_stand_ins_that_are_there_and_t
     assert example["script"] in example["files"]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in example["files"].values())
     assert example["data"] in data.KINDS
-    known = {"cuda", "keras_mnist", *(path.name for path in STAND_INS.iterdir())}
-    assert set(example["stand_ins"]) <= known
+    stand_ins = {"cuda", "keras_mnist", *(path.name for path in STAND_INS.iterdir())}
+    assert set(example["stand_ins"]) <= stand_ins
     assert re.search(rf"^\| {re.escape(example['name'])} \|", PAGE, flags=re.MULTILINE)
 
 

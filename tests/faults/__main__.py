@@ -20,21 +20,21 @@ BUSY = 1.0
 
 def main(words: Sequence[str]) -> int:
     """Run what *words* ask for; 0 if everything was right."""
-    given = parser().parse_args(words)
-    faults = [BY_NAME[name] for name in given.only] if given.only else FAULTS
+    args = parser().parse_args(words)
+    faults = [BY_NAME[name] for name in args.only] if args.only else FAULTS
     wrong = 0
     print(*rows.HEAD, sep="\n")
-    with hosts.busy(os.cpu_count() or 1) if given.busy else contextlib.nullcontext():
+    with hosts.busy(os.cpu_count() or 1) if args.busy else contextlib.nullcontext():
         for fault in faults:
-            for launcher in given.launchers:
-                for count in given.hosts if launcher in fault.launchers else ():
+            for launcher in args.launchers:
+                for count in args.hosts if launcher in fault.launchers else ():
                     if reason := matrix.why_not(fault, launcher):
                         print(f"| {fault.name} | {launcher} | {count} | not tried: {reason} | | | | |", flush=True)
                         continue
-                    row = several(fault, launcher, count, given.rounds, given.logs, busy=given.busy)
-                    print(rows.shown(row), flush=True)
+                    row = several(fault, launcher, count, args.rounds, args.logs, busy=args.busy)
+                    print(rows.format_row(row), flush=True)
                     wrong += row.rounds - row.right
-                    if given.write:
+                    if args.write:
                         rows.write([row], machine())
     return 1 if wrong else 0
 
@@ -63,13 +63,13 @@ def several(
     for number in range(1, rounds + 1):
         result = matrix.run(fault, launcher, count)
         results.append(result)
-        for each in result.wrong:
-            print(f"{fault.name}, {launcher}, {count} hosts, round {number}: {each}", file=sys.stderr, flush=True)
+        for mistake in result.wrong:
+            print(f"{fault.name}, {launcher}, {count} hosts, round {number}: {mistake}", file=sys.stderr, flush=True)
         if result.wrong and logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
             (logs / f"{fault.name}-{launcher}-{count}-{number}.log").write_text(result.logs)
-    named = [result.detect_s for result in results]
-    ended = [result.end_s for result in results]
+    detect_s = [result.detect_s for result in results]
+    end_s = [result.end_s for result in results]
     return rows.Row(
         fault=fault.name,
         launcher=launcher,
@@ -78,10 +78,10 @@ def several(
         rounds=rounds,
         right=sum(not result.wrong for result in results),
         exit_codes=" or ".join(sorted({_codes(result.codes) for result in results})),
-        named_after_s=_median(named),
-        named_after_worst_s=rows.worst(named),
-        ended_after_s=_median(ended),
-        ended_after_worst_s=rows.worst(ended),
+        named_after_s=_median(detect_s),
+        named_after_worst_s=rows.worst(detect_s),
+        ended_after_s=_median(end_s),
+        ended_after_worst_s=rows.worst(end_s),
         left_over=sum(result.left for result in results),
     )
 
@@ -95,8 +95,8 @@ def _codes(codes: tuple[int | None, ...]) -> str:
 
 
 def _median(seconds: Sequence[float | None]) -> float | None:
-    known = [each for each in seconds if each is not None]
-    return statistics.median(known) if known else None
+    measured = [value for value in seconds if value is not None]
+    return statistics.median(measured) if measured else None
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a fault does to the machine around a host: networks that fall silent, disks that are full, little memory.
+"""Faults of the machine around a host: networks that fall silent, disks that are full, little memory.
 
 Each is a context manager that puts everything back. Those that need root, or a kernel that lets them, say why not
 (`network`, `mounts`, `memory` return the reason, "" if they work here).
@@ -63,8 +63,8 @@ class Network:
 
     def prefix(self, number: int) -> tuple[str, ...]:
         """Return what starts a command inside host *number* (from 1)."""
-        named = ("unshare", "--uts", "/bin/sh", "-c", 'hostname "$0" && exec "$@"', f"algo-{number}")
-        return ("ip", "netns", "exec", self._spaces[number - 1], *named)
+        command = ("unshare", "--uts", "/bin/sh", "-c", 'hostname "$0" && exec "$@"', f"algo-{number}")
+        return ("ip", "netns", "exec", self._spaces[number - 1], *command)
 
     def address(self, number: int) -> str:
         return f"10.77.0.{number}"

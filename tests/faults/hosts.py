@@ -58,17 +58,17 @@ class Host:
 
     def heard(self, words: str, since_ns: int) -> int | None:
         """Return when `train` here first said something with *words* in it after *since_ns*, None if never."""
-        found = words.encode()
-        return next((ns for ns, line in self.lines if ns >= since_ns and SAYS.match(line) and found in line), None)
+        text = words.encode()
+        return next((ns for ns, line in self.lines if ns >= since_ns and SAYS.match(line) and text in line), None)
 
     def take(self, name: str, piece: bytes) -> None:
         """Take a piece of a stream; at its end (b"") what was no whole line counts as one."""
         now_ns = time.monotonic_ns()
-        *whole, rest = (self.rests[name] + piece).split(b"\n")
+        *complete, rest = (self.rests[name] + piece).split(b"\n")
         if not piece and rest:
-            whole, rest = [*whole, rest], b""
+            complete, rest = [*complete, rest], b""
         self.rests[name] = rest
-        self.lines += [(now_ns, line) for line in whole]
+        self.lines += [(now_ns, line) for line in complete]
 
 
 class Hosts:
@@ -148,7 +148,7 @@ class Hosts:
         for host in [self.all[name] for name in names] or self.all.values():
             interface = "lo" if host.address.startswith("127.") else "eth0"
             host.base.resources(list(self.all), host.name, network_interface_name=interface)
-            ours = {
+            variables = {
                 "PATH": os.pathsep.join((str(python.parent), "/usr/bin", "/bin")),
                 "TOOLKIT_HOST_ADDRESSES": addresses,
                 "MASTER_PORT": str(self.port),
@@ -161,7 +161,7 @@ class Hosts:
             host.code = host.ended_ns = None
             host.process = subprocess.Popen(
                 (*host.prefix, str(python), "-m", "toolkit.cli.main", "train"),
-                env=host.base.environ(**{**ours, **self._engine.environ, **self._environ, **host.environ}),
+                env=host.base.environ(**{**variables, **self._engine.environ, **self._environ, **host.environ}),
                 cwd=host.base.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -198,7 +198,7 @@ class Hosts:
 
     @property
     def fault_ns(self) -> int | None:
-        """When a rank broke, None if none has."""
+        """Return the time at which a rank broke, None if none has."""
         try:
             return int((self.meet / "fault").read_text())
         except OSError:

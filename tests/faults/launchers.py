@@ -38,10 +38,10 @@ class Engine(Record, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """What this machine lacks for it, "" if nothing."""
+        """Name what this machine lacks for it, "" if nothing."""
         if self.bed:
-            there = (BEDS / self.bed / ".ready").exists()
-            return "" if there else f"{BEDS / self.bed} is not ready: run {self.made_by}"
+            ready = (BEDS / self.bed / ".ready").exists()
+            return "" if ready else f"{BEDS / self.bed} is not ready: run {self.made_by}"
         torch = self.together == "none" or any((Path(folder) / "torch").is_dir() for folder in sys.path)
         return "" if torch else "torch is not installed"
 

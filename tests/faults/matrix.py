@@ -19,6 +19,9 @@ from tests.faults import cage
 from tests.faults.hosts import Host, Hosts
 from tests.faults.launchers import ENGINES, Launcher
 from tests.faults.table import COLLATERAL, GIVEN_UP, Fault
+from toolkit.commands import jobs
+from toolkit.commands.jobs.explaining import explain
+from toolkit.job.explanation import LIMIT_BYTES, write_json, write_text
 from toolkit.records import Record
 from toolkit.train.supervise.signals import SAME_REQUEST_S
 
@@ -33,7 +36,7 @@ TRIES = 5
 
 
 class Result(Record, frozen=True, kw_only=True):
-    """What one round showed. Seconds from the fault: until every other host had named the faulty one, and until the
+    """The figures of one round. Seconds from the fault: until every other host had named the faulty one, and until the
     last of them had ended (None: not a matter of this fault). `wrong`: each thing that was not as it should be.
     `too_late`: why the round shows nothing: this machine was too slow for the fault.
     `crowd`: how many other processes wanted each core, at the start or the end (crowd())."""
@@ -95,29 +98,29 @@ def _once(fault: Fault, launcher: Launcher, count: int, *, patience_s: float | N
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        at = "algo-1" if fault.at == "leader" else f"algo-{count}"
-        words = {"fault": fault.program, "at": at, "steps": str(fault.steps)}
+        target = "algo-1" if fault.at == "leader" else f"algo-{count}"
+        words = {"fault": fault.program, "at": target, "steps": str(fault.steps)}
         hosts = stack.enter_context(
             Hosts(folder, count, launcher, per_host=fault.per_host, environ=environ, words=words)
         )
-        return _Round(fault, hosts, at, slack_s, stack).result()
+        return _Round(fault, hosts, target, slack_s, stack).result()
 
 
 class _Round:
     """One job, one fault."""
 
-    def __init__(self, fault: Fault, hosts: Hosts, at: str, slack_s: float, stack: contextlib.ExitStack) -> None:
+    def __init__(self, fault: Fault, hosts: Hosts, target: str, slack_s: float, stack: contextlib.ExitStack) -> None:
         self._fault = fault
         self._hosts = hosts
-        self._at = at
+        self._at = target
         self._slack_s = slack_s
-        self._others = [host for host in hosts.all.values() if host.name != at]
+        self._others = [host for host in hosts.all.values() if host.name != target]
         self._cut: Callable[[], None] = lambda: None
         self._heal: Callable[[], None] = lambda: None
         self._wrong: list[str] = []
         self._too_late = ""
         # The host whose `train` is stopped until the others have ended.
-        self._still = {"SIGSTOP": at, "SIGSTOP last": list(hosts.all)[-1]}.get(fault.act, "")
+        self._still = {"SIGSTOP": target, "SIGSTOP last": list(hosts.all)[-1]}.get(fault.act, "")
         self._other_job: Hosts | None = None
         self._since_ns = 0
         self._crowds = [crowd()]
@@ -141,6 +144,7 @@ class _Round:
             self._wrong.append(f"{len(left)} processes left over")
         for host in hosts.all.values():
             self._judge(host)
+        self._judge_explanation()
         if self._other_job is not None:
             self._judge_other_job(self._other_job)
         return Result(
@@ -161,7 +165,7 @@ class _Round:
 
     def _set_up(self) -> None:
         kind, stack = self._fault.cage, self._stack
-        there = self._hosts.all[self._at]
+        exists = self._hosts.all[self._at]
         tag = f"faults{uuid.uuid4().hex[:6]}"
         if kind in ("network", "small-packets"):
             network = stack.enter_context(cage.Network(tag, len(self._hosts.all)))
@@ -177,18 +181,18 @@ class _Round:
             largest_bytes = 1200 if kind == "small-messages" else 0
             ports = (self._hosts.spare_port, self._hosts.link_port)
             proxy = stack.enter_context(cage.Proxy(*ports, largest_bytes=largest_bytes))
-            there.environ["TOOLKIT_LINK_PORT"] = str(self._hosts.spare_port)
+            exists.environ["TOOLKIT_LINK_PORT"] = str(self._hosts.spare_port)
             self._cut = proxy.cut
         elif kind == "full":
-            stack.enter_context(cage.full(there.base.output))
+            stack.enter_context(cage.full(exists.base.output))
         elif kind == "read-only":
-            stack.enter_context(cage.read_only(there.base.output))
+            stack.enter_context(cage.read_only(exists.base.output))
         elif kind == "clock":
             clock = WallClock(build(self._hosts.folder), self._hosts.folder / "clock")
-            there.environ.update(clock.environ)
+            exists.environ.update(clock.environ)
         elif kind == "memory":
             little = stack.enter_context(cage.Memory(tag, ENGINES[self._hosts.launcher].memory_bytes))
-            there.prefix = little.prefix
+            exists.prefix = little.prefix
         stack.callback(self._hosts.sweep)  # Before the cage is opened: nothing of the job may still be inside.
 
     def _bring_about(self) -> None:
@@ -216,8 +220,8 @@ class _Round:
                 hosts.start(self._at)
             return
         hosts.start()
-        here = hosts.until(lambda: hosts.all_here or hosts.over(), HERE_S) and hosts.all_here
-        if not here:
+        started = hosts.until(lambda: hosts.all_here or hosts.over(), HERE_S) and hosts.all_here
+        if not started:
             self._wrong.append(f"not every rank had begun after {HERE_S:g} s")
         elif fault.act:
             hosts.pause(0.2)
@@ -253,18 +257,18 @@ class _Round:
             hosts.pause(0.5)
             hosts.signal(self._at, signal.SIGKILL)
         elif how == "twice":
-            heard = hosts.all[self._at]
-            hosts.until(lambda: heard.heard("passed on", self._since_ns) is not None, 10.0)
+            target = hosts.all[self._at]
+            hosts.until(lambda: target.heard("passed on", self._since_ns) is not None, 10.0)
             hosts.pause(SAME_REQUEST_S)
             hosts.signal(self._at, signal.Signals[name])
 
     def _start_again(self) -> None:
         """Start the killed leader again, and wait for the others. Its new process comes too late if one of them has
         given it up: then it knows nothing of the job, and waits for hosts that never come."""
-        hosts, at = self._hosts, self._hosts.all[self._at]
-        hosts.until(lambda: at.code is not None, OVERDUE_S)
+        hosts, target = self._hosts, self._hosts.all[self._at]
+        hosts.until(lambda: target.code is not None, OVERDUE_S)
         hosts.start(self._at)
-        hosts.until(lambda: at.heard("", self._since_ns) is not None, OVERDUE_S)
+        hosts.until(lambda: target.heard("", self._since_ns) is not None, OVERDUE_S)
         up_s = (time.monotonic_ns() - self._since_ns) / 1e9
         hosts.until(lambda: hosts.over(self._at), self._fault.end_s + OVERDUE_S)
         if any(GIVEN_UP in host.failure for host in self._others):
@@ -307,14 +311,16 @@ class _Round:
         if self._fault.detect_s is None:
             return None
         limit_s = self._fault.detect_s + self._longer_s
-        seen = [host.heard(f"{self._at} " if host.name != self._at else "", self._since_ns) for host in self._others]
-        told = self._fault.act.endswith(" all")  # Who was told itself need not have heard it of another.
-        for host, ns in zip(self._others, seen, strict=True):
-            if ns is None and not told:
+        heard_ns = [
+            host.heard(f"{self._at} " if host.name != self._at else "", self._since_ns) for host in self._others
+        ]
+        tells_all = self._fault.act.endswith(" all")  # Who was told itself need not have heard it of another.
+        for host, ns in zip(self._others, heard_ns, strict=True):
+            if ns is None and not tells_all:
                 self._wrong.append(f"{host.name} never named {self._at}")
-        if not seen or None in seen:
+        if not heard_ns or None in heard_ns:
             return None
-        worst_s = (max(ns for ns in seen if ns is not None) - self._since_ns) / 1e9
+        worst_s = (max(ns for ns in heard_ns if ns is not None) - self._since_ns) / 1e9
         if worst_s > limit_s:
             self._wrong.append(f"{self._at} was named after {worst_s:.2f} s, {limit_s:.2f} s at most were expected")
         return worst_s
@@ -336,18 +342,18 @@ class _Round:
 
     @property
     def _longer_s(self) -> float:
-        """How much longer everything may take than on a machine that has nothing else to do."""
+        """Return how much longer everything may take than on a machine that has nothing else to do."""
         return self._slack_s + ENGINES[self._hosts.launcher].work_s * max(self._crowds)
 
     def _judge(self, host: Host) -> None:
         """Note what *host* should have ended with and said, and did not; and what it said and should not have."""
-        fault, there = self._fault, host.name == self._at
+        fault, is_target = self._fault, host.name == self._at
         if host.process is None:
             return
-        code = fault.code if not there or fault.code_there is None else fault.code_there
+        code = fault.code if not is_target or fault.code_there is None else fault.code_there
         if host.code != code:
             self._wrong.append(f"{host.name} ended with {host.code}, {code} was expected")
-        if there and fault.says_there is None:
+        if is_target and fault.says_there is None:
             return
         text = host.failure[:1024]
         if code == 0:
@@ -356,21 +362,44 @@ class _Round:
             if fault.saved and not list(self._hosts.meet.glob(f"saved-{host.name}-*")):
                 self._wrong.append(f"{host.name} was not left to save")
             return
-        says = list(fault.says_there if there and fault.says_there else fault.says)
+        says = list(fault.says_there if is_target and fault.says_there else fault.says)
         everybodys = fault.stall or fault.starts in (
             "misnamed",
             "other-documents",
         )  # A hang; what the leader says of all.
-        if not there and not fault.stopped and not everybodys:
+        if not is_target and not fault.stopped and not everybodys:
             says.append(f"this host, {host.name},|waited")
         words = {"host": self._at, "who": self._who()}
-        for wanted in (each.format(**words) for each in says):
-            if not any(word in text for word in wanted.split("|")):
-                self._wrong.append(f"{host.name} does not say {wanted!r} but {text!r}")
+        for expected in (template.format(**words) for template in says):
+            if not any(word in text for word in expected.split("|")):
+                self._wrong.append(f"{host.name} does not say {expected!r} but {text!r}")
         # SIGTERM is our own, unless one came from outside.
         for word in COLLATERAL if fault.stopped else (*COLLATERAL, "SIGTERM"):
             if word not in fault.own and re.search(re.escape(word), text):
                 self._wrong.append(f"{host.name} should not say {word!r}: {text!r}")
+
+    def _judge_explanation(self) -> None:
+        """Note what `toolkit why` should say of the hosts' folders together, and does not: cause, culprit, what to do,
+        and a line that shows the cause, where the file says that it is."""
+        fault, folder = self._fault, self._hosts.folder
+        if not fault.code or fault.stopped:
+            return
+        explanation = explain(jobs.read(folder), now_s=time.time())
+        words = {"host": self._at, "who": self._who()}
+        for write in (write_text, write_json):
+            text = write(explanation)
+            if len(text.encode()) > LIMIT_BYTES:
+                self._wrong.append(f"`toolkit why` takes {len(text.encode())} bytes: {text!r}")
+            for expected in (template.format(**words) for template in fault.says):
+                if not any(word in text for word in expected.split("|")):
+                    self._wrong.append(f"`toolkit why` does not say {expected!r} but {text!r}")
+        line = explanation.evidence
+        if not explanation.next_action or line is None:
+            self._wrong.append(f"`toolkit why` lacks what to do, or a line that shows it: {explanation}")
+        else:
+            rest = (folder / line.file).read_bytes()[line.offset_bytes :]
+            if line.text[:40] not in rest[:200].decode(errors="replace"):
+                self._wrong.append(f"`toolkit why`: {line.file} has no such line at {line.offset_bytes}: {line.text!r}")
 
     def _who(self) -> str:
         number = int(self._at.removeprefix("algo-")) - 1

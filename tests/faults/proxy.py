@@ -47,9 +47,9 @@ def _pass_on(selector: selectors.BaseSelector, sock: socket.socket, other: socke
     except OSError:
         piece = b""
     if not piece:
-        for each in (sock, other):
-            selector.unregister(each)
-            each.close()
+        for end in (sock, other):
+            selector.unregister(end)
+            end.close()
 
 
 def _small(sock: socket.socket, piece: bytes, largest_bytes: int) -> bytes:

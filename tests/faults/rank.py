@@ -1,4 +1,4 @@
-"""What every rank of the fault matrix runs: meet the others, take steps with them, and break as told, where told.
+"""The program of every rank of the fault matrix: meet the others, take steps with them, and break as told, where told.
 
 Arguments, from the job's hyperparameters: --fault NAME, --at HOST (whose first rank breaks), --meet FOLDER (where ranks
 leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | smp | mpi |
@@ -28,9 +28,9 @@ class Alone:
     def join(self) -> None:
         """Meet the others."""
 
-    def any(self, told: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         """Return whether any rank was told, to all at the same step."""
-        return told
+        return flag
 
     def leave(self) -> None:
         """Part from the others; whoever still waits for this rank fails."""
@@ -48,11 +48,11 @@ class Torch(Alone):
 
         dist.init_process_group(self.backend)
 
-    def any(self, told: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         import torch
         import torch.distributed as dist
 
-        count = torch.tensor([float(told)])
+        count = torch.tensor([float(flag)])
         dist.all_reduce(count)
         return bool(count.item())
 
@@ -103,9 +103,9 @@ class Smp(Alone):
         self._batch = torch.ones(4, 8)
         self.any(False)  # The first one partitions the model.
 
-    def any(self, told: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         self._step(self._model, self._batch)
-        return any(self._smp.allgather(told))
+        return any(self._smp.allgather(flag))
 
     def leave(self) -> None:
         self._smp.shutdown()
@@ -120,9 +120,9 @@ class Mpi(Alone):
 
         self._mpi: Any = MPI
 
-    def any(self, told: bool) -> bool:
-        mine, all_ = bytearray([told]), bytearray(1)
-        request = self._mpi.COMM_WORLD.Iallreduce([mine, self._mpi.BYTE], [all_, self._mpi.BYTE], op=self._mpi.BOR)
+    def any(self, flag: bool) -> bool:
+        sent, all_ = bytearray([flag]), bytearray(1)
+        request = self._mpi.COMM_WORLD.Iallreduce([sent, self._mpi.BYTE], [all_, self._mpi.BYTE], op=self._mpi.BOR)
         rest_s = 0.0001
         while not request.Test():
             time.sleep(rest_s)
@@ -143,8 +143,8 @@ class Xla(Alone):
         self._device = torch_xla.device()
         self.any(False)  # The first one compiles.
 
-    def any(self, told: bool) -> bool:
-        count = self._torch.tensor([float(told)]).to(self._device)
+    def any(self, flag: bool) -> bool:
+        count = self._torch.tensor([float(flag)]).to(self._device)
         self._xm.all_reduce("sum", [count])
         return bool(count.item())
 
@@ -161,10 +161,10 @@ class Jax(Alone):
         jax.distributed.initialize()
         self.any(False)  # The first one compiles.
 
-    def any(self, told: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         import numpy as np
 
-        return bool(self._gather(np.array([told])).any())
+        return bool(self._gather(np.array([flag])).any())
 
     def leave(self) -> None:
         self._jax.distributed.shutdown()
@@ -269,9 +269,9 @@ def leaves_a_child(rank: Rank) -> None:
 
 
 def eats_memory(_rank: Rank) -> None:
-    kept = []
+    blocks = []
     while True:
-        kept.append(b"x" * (8 << 20))
+        blocks.append(b"x" * (8 << 20))
 
 
 def fewer_steps(rank: Rank) -> None:

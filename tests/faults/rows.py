@@ -35,11 +35,11 @@ class Row(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, bool, int]:
-        """What a newer row replaces."""
+        """Return the key by which a newer row replaces this one."""
         return (self.fault, self.launcher, self.busy, self.hosts)
 
 
-def shown(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Return the row as a line of a Markdown table with HEAD on top."""
     cells = (
         row.fault,
@@ -113,17 +113,17 @@ def _by_fault(rows: Sequence[Row]) -> Iterable[str]:
         of = [row for row in rows if row.fault == fault.name]
         worsts = (worst(row.named_after_worst_s for row in of if row.launcher == launcher) for launcher in ALL)
         right = f"{sum(row.right for row in of)} of {sum(row.rounds for row in of)}"
-        yield f"| `{fault.name}` | {fault.text} | {right} | {' | '.join(_seconds(each) for each in worsts)} |"
+        yield f"| `{fault.name}` | {fault.text} | {right} | {' | '.join(_seconds(worst) for worst in worsts)} |"
 
 
 def worst(seconds: Iterable[float | None]) -> float | None:
     """Return the largest of *seconds* that was measured, None if none was."""
-    return max((each for each in seconds if each is not None), default=None)
+    return max((value for value in seconds if value is not None), default=None)
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:
-    known = [each for each in seconds if each is not None]
-    return statistics.median(known) if known else None
+    measured = [value for value in seconds if value is not None]
+    return statistics.median(measured) if measured else None
 
 
 def _seconds(value: float | None) -> str:

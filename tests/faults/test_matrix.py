@@ -1,4 +1,4 @@
-"""The fault matrix, a round of it: every fault on two hosts, the telling ones also under torchrun and on four.
+"""The fault matrix, a round of it: every fault on two hosts, the telling ones also under other launchers and on four.
 
 `scripts/faults` tries everything everywhere, several times, with the settings' own patience, and holds it to the
 seconds it is allowed; here a machine may be slow.
@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,42 +24,38 @@ pytestmark = pytest.mark.faults
 PATIENCE_S = 3.0
 HEALTHY_STEPS = 100
 SLACK_S = 15.0
-TORCHRUN = (
+# Of each launcher but script a few faults, with which every path ends the job at least once; the others are long.
+TORCHRUN = ("rank-sigkill", "cut-off")
+TORCHRUN_LONG = (
+    "train-sigkill-leader",
+    "hangs",
+    "raises-slowly-pair",
     "raises-slowly",
     "raises-slowly-leader",
-    "raises-slowly-pair",
     "clock-back-pair",
     "exits-143",
     "fewer-steps",
     "other-size",
-    "rank-sigkill",
     "train-sigkill",
-    "train-sigkill-leader",
     "other-documents",
     "train-sigstop",
-    "cut-off",
     "saves-all-twice",
-    "hangs",
 )
-MPI = (
-    "raises",
-    "exits-3",
-    "ends-early",
-    "rank-sigkill",
-    "train-sigkill",
-    "train-sigkill-leader",
-    "saves",
-    "saves-all-twice",
-    "hangs",
-)
-SMDDP = ("raises", "rank-sigkill", "saves")
-SMP = ("raises-in-step", "rank-sigkill-in-step")
-XLA = ("raises", "rank-sigkill")
-JAX = ("fewer-steps", "rank-sigkill", "exits-3")
+MPI = ("raises", "rank-sigkill", "saves")
+MPI_LONG = ("exits-3", "ends-early", "train-sigkill", "train-sigkill-leader", "saves-all-twice", "hangs")
+SMDDP, SMDDP_LONG = ("rank-sigkill",), ("raises", "saves")
+SMP, SMP_LONG = ("rank-sigkill-in-step",), ("raises-in-step",)
+XLA, XLA_LONG = ("rank-sigkill",), ("raises",)
+JAX, JAX_LONG = ("fewer-steps", "rank-sigkill"), ("exits-3",)
 # Left to scripts/faults: tests/train/peers and tests/train/test_together.py have the same, in a second.
 LONG = ("outage", "large-packets-lost", "train-restarted-leader", "silent-after-a-cause", "two-jobs")
 FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")
-FOUR_TORCHRUN = ("raises-slowly", "train-sigkill-leader")
+FOUR_TORCHRUN = ("train-sigkill-leader", "raises-slowly")
+
+
+def also_long(faults: tuple[str, ...], long: tuple[str, ...]) -> list[Any]:
+    """Return the parameters of a test of *faults*, and of those that are *long*."""
+    return [*faults, *(pytest.param(name, marks=pytest.mark.long) for name in long)]
 
 
 def run(name: str, launcher: Launcher, count: int) -> tuple[str, ...]:
@@ -83,49 +80,50 @@ def test_four_hosts_tell_the_truth(name: str) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", TORCHRUN)
+@pytest.mark.parametrize("name", also_long(TORCHRUN, TORCHRUN_LONG))
 def test_two_hosts_under_torchrun_tell_the_truth(name: str) -> None:
     assert run(name, "torchrun", 2) == ()
 
 
 @pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.parametrize("name", FOUR_TORCHRUN)
 def test_four_hosts_under_torchrun_tell_the_truth(name: str) -> None:
     assert run(name, "torchrun", 4) == ()
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", MPI)
+@pytest.mark.parametrize("name", also_long(MPI, MPI_LONG))
 def test_two_hosts_under_mpirun_tell_the_truth(name: str) -> None:
     assert run(name, "mpi", 2) == ()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", SMDDP)
+@pytest.mark.parametrize("name", also_long(SMDDP, SMDDP_LONG))
 def test_two_hosts_of_smddp_tell_the_truth(name: str) -> None:
     assert run(name, "smddp", 2) == ()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", SMP)
+@pytest.mark.parametrize("name", also_long(SMP, SMP_LONG))
 def test_two_hosts_of_a_partitioned_model_tell_the_truth(name: str) -> None:
     assert run(name, "smp", 2) == ()
 
 
 @pytest.mark.xla
-@pytest.mark.parametrize("name", XLA)
+@pytest.mark.parametrize("name", also_long(XLA, XLA_LONG))
 def test_two_hosts_of_pytorchxla_tell_the_truth(name: str) -> None:
     assert run(name, "pytorchxla", 2) == ()
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("name", JAX)
+@pytest.mark.parametrize("name", also_long(JAX, JAX_LONG))
 def test_two_hosts_of_jax_tell_the_truth(name: str) -> None:
     assert run(name, "jax", 2) == ()
 
 
 def test_the_matrix_sees_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    wanted = Fault(
+    fault = Fault(
         name="wrong",
         text="a rank ends with 3, and everything else is expected",
         program="exits-3",
@@ -135,14 +133,15 @@ def test_the_matrix_sees_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_p
         end_s=-30.0,
     )
 
-    row = several(wanted, "script", 2, 1, tmp_path)
+    row = several(fault, "script", 2, 1, tmp_path)
 
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (row.right, row.rounds, row.exit_codes) == (0, 1, "3 3")
-    assert "algo-1 ended with 3, 4 was expected" in said
-    assert "algo-2 does not say 'host algo-2, nobody'" in said
-    assert "algo-2 was named after" in said
-    assert "the last host ended after" in said
+    assert "algo-1 ended with 3, 4 was expected" in errors
+    assert "algo-2 does not say 'host algo-2, nobody'" in errors
+    assert "`toolkit why` does not say 'host algo-2, nobody'" in errors
+    assert "algo-2 was named after" in errors
+    assert "the last host ended after" in errors
     assert "ended with code 3" in (tmp_path / "wrong-script-2-1.log").read_text()
 
 

@@ -12,7 +12,8 @@ from tests.faults.table import FAULTS
 def test_the_data_has_a_row_for_every_fault_and_launcher() -> None:
     tried = {(row.fault, row.launcher) for row in rows.read() if row.hosts == 2}
 
-    assert {(fault.name, launcher) for fault in FAULTS for launcher in fault.launchers} - tried == set()
+    missing = {(fault.name, launcher) for fault in FAULTS for launcher in fault.launchers} - tried
+    assert missing == set(), "run scripts/faults --hosts 2 --launchers NAME --write"
 
 
 def test_the_page_shows_the_summary_of_the_data() -> None:
@@ -32,5 +33,5 @@ def test_a_newer_row_replaces_the_older_one_with_its_key(tmp_path: Path, monkeyp
     assert rows.read(tmp_path / "faults.csv") == [newer, *old[1:]]
     assert "Newest rows: this machine; today.\n" in (tmp_path / "faults.md").read_text()
     launcher = newer.launcher + (", busy" if newer.busy else "")
-    assert rows.shown(newer).startswith(f"| {newer.fault} | {launcher} | 2 | 6 of 7 |")
-    assert "| 0.50 s (worst 1.00) |" in rows.shown(newer)
+    assert rows.format_row(newer).startswith(f"| {newer.fault} | {launcher} | 2 | 6 of 7 |")
+    assert "| 0.50 s (worst 1.00) |" in rows.format_row(newer)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from hypothesis.errors import HypothesisWarning
 
-from tests.fuzz import archives, documents, link, names, regexes, requirements
+from tests.fuzz import archives, documents, link, names, records, regexes, requirements
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
@@ -26,6 +26,7 @@ TARGETS: dict[str, Target] = {
     "names": names.names_stay_below_the_job,
     "processes": names.processes_have_any_name,
     "messages": link.a_hosts_messages_are_taken_or_refused,
+    "records": records.pages_are_made_of_what_is_left,
     "strangers": link.strangers_cost_the_link_a_line_each_kind,
 }
 EXAMPLES = 60
@@ -39,21 +40,21 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="how long (600)")
     parser.add_argument("--targets", default=",".join(TARGETS), help=f"which: {','.join(TARGETS)} (all)")
     parser.add_argument("--seed", type=int, help="the first seed; with one target, that of a finding")
-    asked = parser.parse_args(words)
-    chosen = asked.targets.split(",")
+    args = parser.parse_args(words)
+    chosen = args.targets.split(",")
     if unknown := set(chosen) - set(TARGETS):
         parser.error(f"expected targets among {','.join(TARGETS)}, found {','.join(sorted(unknown))}")
     warnings.simplefilter(
         "ignore", HypothesisWarning
     )  # Of an example whose text is long: no finding, even with -W error.
-    first = random.SystemRandom().randrange(1 << 32) if asked.seed is None else asked.seed
+    first = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
     counts = dict.fromkeys(chosen, 0)
     took_s = dict.fromkeys(chosen, 0.0)
-    ends_s = time.monotonic() + asked.seconds
+    ends_s = time.monotonic() + args.seconds
     number = first
     print(f"fuzz: seeds from {first} on", flush=True)
-    while time.monotonic() < ends_s:
-        name = min(chosen, key=lambda each: took_s[each])
+    while time.monotonic() < ends_s or not all(counts.values()):  # Each target is played once at least.
+        name = min(chosen, key=lambda target: took_s[target])
         began_s = time.monotonic()
         faulthandler.dump_traceback_later(HANG_S, exit=True)  # A promise that hangs is broken, too.
         try:

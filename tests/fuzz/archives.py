@@ -14,35 +14,54 @@ from toolkit.errors import PlatformError, UserError
 from toolkit.train.source.unpack import is_tar, unpack
 
 NAMES = (
-    *(
-        "a",
-        "b",
-        "a/b",
-        "a/b/c",
-        "./a",
-        "a/",
-        "a//b",
-        "..",
-        "../x",
-        "a/../b",
-        "a/../../x",
-        "/x",
-        "//x",
-        "",
-        ".",
-        "é",
-        "\0",
-    ),
-    *("x" * 300, "/".join("d" * 50), "train.py", "a\n", "\udcff"),
+    "a",
+    "b",
+    "a/b",
+    "a/b/c",
+    "./a",
+    "a/",
+    "a//b",
+    "..",
+    "../x",
+    "a/../b",
+    "a/../../x",
+    "/x",
+    "//x",
+    "",
+    ".",
+    "é",
+    "\0",
+    "x" * 300,
+    "/".join("d" * 50),
+    "train.py",
+    "a\n",
+    "\udcff",
 )
 LINKS = (*NAMES, "b/..", "../..", "/etc/passwd", "/", "a", "x" * 5000)
 KINDS = (
-    *(tarfile.REGTYPE, tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE),
-    *(tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"Z"),
+    tarfile.REGTYPE,
+    tarfile.REGTYPE,
+    tarfile.DIRTYPE,
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+    tarfile.CHRTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.CONTTYPE,
+    b"Z",
 )
 HEADERS = (
-    *("path", "linkpath", "size", "mtime", "uid", "hdrcharset", "GNU.sparse.map", "GNU.sparse.major"),
-    *("GNU.sparse.minor", "GNU.sparse.realsize", "GNU.sparse.name", "comment"),
+    "path",
+    "linkpath",
+    "size",
+    "mtime",
+    "uid",
+    "hdrcharset",
+    "GNU.sparse.map",
+    "GNU.sparse.major",
+    "GNU.sparse.minor",
+    "GNU.sparse.realsize",
+    "GNU.sparse.name",
+    "comment",
 )
 HEADER_VALUES = (
     "",
@@ -88,16 +107,16 @@ def archives(draw: st.DrawFn) -> bytes:
                 tar.addfile(member, io.BytesIO(content))
             except (ValueError, UnicodeError):
                 pass  # What tarfile itself cannot write.
-    whole = _changed(draw, buffer.getvalue())
-    return _changed(draw, gzip.compress(whole, 1)) if draw(st.booleans()) else whole
+    archive = _changed(draw, buffer.getvalue())
+    return _changed(draw, gzip.compress(archive, 1)) if draw(st.booleans()) else archive
 
 
 def _changed(draw: st.DrawFn, content: bytes) -> bytes:
     changed = bytearray(content)
     changes = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=2)
-    for at, byte in draw(st.one_of(*[st.just([])] * 2, changes)):
-        if at < len(changed):
-            changed[at] = byte
+    for position, byte in draw(st.one_of(*[st.just([])] * 2, changes)):
+        if position < len(changed):
+            changed[position] = byte
     cut = draw(st.one_of(*[st.none()] * 4, st.integers(0, 4000)))
     return bytes(changed[:cut])
 

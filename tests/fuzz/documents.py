@@ -27,43 +27,49 @@ MACHINE = Machine(cpus=2, cpus_total=2, memory_bytes=1 << 30, interfaces=("lo", 
 WITHIN_S = 5.0
 ODD_NUMBERS = (0, -1, 1, 2, 65, 10**6, 10**19, 10**400, -(10**400), 0.1, 1e308, -0.0)
 ODD_TEXTS = (
-    *(
-        "",
-        " ",
-        "true",
-        "false",
-        "null",
-        "NaN",
-        "1",
-        "1" + "0" * 400,
-        "[]",
-        "{}",
-        '"',
-        "'",
-        "\\",
-        "$(id)",
-        "`id`",
-        "a b",
-    ),
-    *(
-        "-",
-        "--",
-        "--log",
-        "\0",
-        "a\0b",
-        "\ud800",
-        "é",
-        "日本",
-        "\n",
-        "\r\n",
-        "../x",
-        "/etc/passwd",
-        ".",
-        "..",
-        "~",
-        "%s",
-    ),
-    *("train.py", "pkg.mod", "run.sh", "algo-1", "algo-2", "s3://b/k", "file:///x", "1e400", "=", "a=b", "x" * 300),
+    "",
+    " ",
+    "true",
+    "false",
+    "null",
+    "NaN",
+    "1",
+    "1" + "0" * 400,
+    "[]",
+    "{}",
+    '"',
+    "'",
+    "\\",
+    "$(id)",
+    "`id`",
+    "a b",
+    "-",
+    "--",
+    "--log",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "é",
+    "日本",
+    "\n",
+    "\r\n",
+    "../x",
+    "/etc/passwd",
+    ".",
+    "..",
+    "~",
+    "%s",
+    "train.py",
+    "pkg.mod",
+    "run.sh",
+    "algo-1",
+    "algo-2",
+    "s3://b/k",
+    "file:///x",
+    "1e400",
+    "=",
+    "a=b",
+    "x" * 300,
 )
 texts = st.sampled_from(ODD_TEXTS) | st.text(st.characters(), max_size=8)
 numbers = st.sampled_from(ODD_NUMBERS) | st.integers(-5, 70) | st.floats()
@@ -74,31 +80,63 @@ values: st.SearchStrategy[Any] = st.recursive(
 ENCODED = values.map(json.dumps)
 
 HYPERPARAMETERS = (
-    *("sagemaker_program", "sagemaker_submit_directory", "sagemaker_container_log_level", "sagemaker_job_name"),
-    *("sagemaker_mpi_enabled", "sagemaker_mpi_num_of_processes_per_host", "sagemaker_mpi_custom_mpi_options"),
-    *("sagemaker_mpi_num_processes", "sagemaker_torch_distributed_enabled", "sagemaker_pytorch_ddp_enabled"),
-    *("sagemaker_pytorch_xla_multi_worker_enabled", "sagemaker_distributed_dataparallel_enabled"),
-    *("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled"),
-    *(
-        "sagemaker_distribution_instance_groups",
-        "sagemaker_region",
-        "sagemaker_s3_output",
-        "lr",
-        "b",
-        "a b",
-        "mp_parameters",
-    ),
+    "sagemaker_program",
+    "sagemaker_submit_directory",
+    "sagemaker_container_log_level",
+    "sagemaker_job_name",
+    "sagemaker_mpi_enabled",
+    "sagemaker_mpi_num_of_processes_per_host",
+    "sagemaker_mpi_custom_mpi_options",
+    "sagemaker_mpi_num_processes",
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_pytorch_xla_multi_worker_enabled",
+    "sagemaker_distributed_dataparallel_enabled",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    "sagemaker_distribution_instance_groups",
+    "sagemaker_region",
+    "sagemaker_s3_output",
+    "lr",
+    "b",
+    "a b",
+    "mp_parameters",
 )
 RESOURCES = (
-    *("hosts", "current_host", "current_instance_type", "current_group_name", "instance_groups"),
-    *("network_interface_name", "topology", "job_name"),
+    "hosts",
+    "current_host",
+    "current_instance_type",
+    "current_group_name",
+    "instance_groups",
+    "network_interface_name",
+    "topology",
+    "job_name",
 )
 VARIABLES = (
     *(f"TOOLKIT_{field.name.upper()}" for field in msgspec.structs.fields(settings.Settings)),
-    *("TOOLKIT_PROGRAM", "TOOLKIT_HOSTS", "TOOLKIT_HOST", "TOOLKIT_PLATFORM", "TOOLKIT_GRACE", "SAGEMAKER_PROGRAM"),
-    *("SAGEMAKER_SUBMIT_DIRECTORY", "TRAINING_JOB_NAME", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES"),
-    *("SAGEMAKER_TRAINING_MODULE", "CA_REPOSITORY_ARN", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_JOB_NODELIST"),
-    *("CLUSTER_SPEC", "AZUREML_RUN_ID", "KUBERNETES_SERVICE_HOST", "PET_NNODES", "PET_NODE_RANK", "WORLD_SIZE"),
+    "TOOLKIT_PROGRAM",
+    "TOOLKIT_HOSTS",
+    "TOOLKIT_HOST",
+    "TOOLKIT_PLATFORM",
+    "TOOLKIT_GRACE",
+    "SAGEMAKER_PROGRAM",
+    "SAGEMAKER_SUBMIT_DIRECTORY",
+    "TRAINING_JOB_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "NNODES",
+    "SAGEMAKER_TRAINING_MODULE",
+    "CA_REPOSITORY_ARN",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_JOB_NODELIST",
+    "CLUSTER_SPEC",
+    "AZUREML_RUN_ID",
+    "KUBERNETES_SERVICE_HOST",
+    "PET_NNODES",
+    "PET_NODE_RANK",
+    "WORLD_SIZE",
 )
 
 
@@ -111,9 +149,9 @@ def _with(good: dict[str, Any], names: tuple[str, ...], changed: st.SearchStrate
 
 def _bytes(document: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     """A document as it is written; now and then cut, or with bytes that are none of JSON's."""
-    whole = document.map(lambda content: json.dumps(content).encode())
-    cut = st.tuples(whole, st.integers(0, 200)).map(lambda pair: pair[0][: pair[1]])
-    return st.one_of(*[whole] * 8, cut, st.binary(max_size=20))
+    encoded = document.map(lambda content: json.dumps(content).encode())
+    cut = st.tuples(encoded, st.integers(0, 200)).map(lambda pair: pair[0][: pair[1]])
+    return st.one_of(*[encoded] * 8, cut, st.binary(max_size=20))
 
 
 FLAGS = [name for name in HYPERPARAMETERS if name.endswith("_enabled")]
@@ -162,9 +200,9 @@ def _write_code(folder: Path) -> None:
 
 def _takes(environ: dict[str, str], base: Path) -> None:
     """Check that *environ* is a job that can be started, or an error that says what is wrong."""
-    said: list[bytes] = []
+    lines: list[bytes] = []
     log = Log()
-    log.say_through(said.append)
+    log.say_through(lines.append)
     began_s = time.monotonic()
     try:
         platform = platforms.detect(environ)
@@ -177,7 +215,7 @@ def _takes(environ: dict[str, str], base: Path) -> None:
         assert str(error).strip(), "an error without a word"
         log.error(str(error))
     assert time.monotonic() - began_s < WITHIN_S
-    assert sum(map(len, said)) < 1 << 20
+    assert sum(map(len, lines)) < 1 << 20
 
 
 def _can_be_started(job: Job, base: Path) -> None:

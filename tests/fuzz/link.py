@@ -1,4 +1,4 @@
-"""What a member of the job that has gone mad, and strangers at the leader's port, can do to the link: nothing."""
+"""A member of the job that has gone mad, and strangers at the leader's port, do no harm to the link."""
 
 import json
 import random
@@ -29,10 +29,10 @@ plain: st.SearchStrategy[Any] = (
 def _fields(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, Any]]:
     """A message of *kind* whose fields hold what they may, or anything."""
     tag = kind.__struct_config__.tag
-    found: dict[str, st.SearchStrategy[Any]] = {}
+    strategies: dict[str, st.SearchStrategy[Any]] = {}
     for field in msgspec.structs.fields(kind):
-        found[field.encode_name] = _report() if field.name == "report" else _likely(field.name)
-    return st.fixed_dictionaries({}, optional=found).map(lambda fields: {"type": tag, **fields})
+        strategies[field.encode_name] = _report() if field.name == "report" else _likely(field.name)
+    return st.fixed_dictionaries({}, optional=strategies).map(lambda fields: {"type": tag, **fields})
 
 
 def _likely(name: str) -> st.SearchStrategy[Any]:
@@ -68,15 +68,15 @@ def _sides() -> st.SearchStrategy[tuple[Direction, list[Any]]]:
 
 
 @target(_sides(), st.lists(st.floats(0, 20), min_size=8, max_size=8))
-def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], waits_s: list[float]) -> None:
-    direction, messages = said
+def a_hosts_messages_are_taken_or_refused(conversation: tuple[Direction, list[Any]], waits_s: list[float]) -> None:
+    direction, messages = conversation
     protocol: Leader | Follower = (
         Leader(HOSTS, TIMES, 0.0) if direction == "up" else Follower("algo-2", "algo-1", TIMES, 0.0)
     )
     now_s, now_ns = 0.0, 1_000_000
-    actions = [] if isinstance(protocol, Follower) else protocol.joined("algo-2", now_s, now_ns)
+    actions = [] if isinstance(protocol, Follower) else protocol.on_connect("algo-2", now_s, now_ns)
     if isinstance(protocol, Follower):
-        actions += protocol.joined(now_s, now_ns)
+        actions += protocol.on_connect(now_s, now_ns)
     for content, wait_s in zip(messages, waits_s, strict=False):
         now_s, now_ns = now_s + wait_s, now_ns + int(wait_s * 1e9)
         try:
@@ -85,9 +85,9 @@ def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], wai
             assert error.reason in get_args(Reason)
             continue
         if isinstance(protocol, Leader):
-            actions += protocol.heard("algo-2", message, now_s, now_ns)
+            actions += protocol.on_message("algo-2", message, now_s, now_ns)
         else:
-            actions += protocol.heard(message, now_s)
+            actions += protocol.on_message(message, now_s)
         actions += protocol.tick(now_s, now_ns)
         assert protocol.due_in_s(now_s) <= 3600
     for action in actions:
@@ -97,14 +97,17 @@ def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], wai
 
 
 PIECES = (
-    *(
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00",
-        b"\0\0\0\0",
-        b"\xff\xff\xff\xff",
-        b"\0\0\4\0",
-    ),
-    *((NONCE_BYTES + 32 + 8).to_bytes(4, "big"), b"x" * 40, b"x" * 2000, b"\0\0\0\1", b"{}", b""),
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\0\0\4\0",
+    (NONCE_BYTES + 32 + 8).to_bytes(4, "big"),
+    b"x" * 40,
+    b"x" * 2000,
+    b"\0\0\0\1",
+    b"{}",
+    b"",
 )
 pieces = (
     st.sampled_from(PIECES)
@@ -114,15 +117,13 @@ pieces = (
 
 
 @target(st.lists(st.lists(pieces, max_size=4), min_size=1, max_size=12), st.integers(0, 1 << 30))
-def strangers_cost_the_link_a_line_each_kind(said: list[list[bytes]], order: int) -> None:
+def strangers_cost_the_link_a_line_each_kind(conversations: list[list[bytes]], order: int) -> None:
     chance = random.Random(order)
     with party(2) as together:
         (follower,) = together.followers()
-        guests: list[tuple[socket.socket, list[bytes]]] = []
-        for words in said:
-            guests.append((socket.create_connection(together.where, timeout=10), list(words)))
+        guests = [(socket.create_connection(together.where, timeout=10), list(words)) for words in conversations]
         while any(words for _, words in guests):
-            guest, words = chance.choice([each for each in guests if each[1]])
+            guest, words = chance.choice([guest for guest in guests if guest[1]])
             try:
                 guest.sendall(words.pop(0))
             except OSError:

@@ -19,8 +19,31 @@ from toolkit.train.supervise import process
 from toolkit.train.supervise.console import Console, Outlets
 
 NAMES = (
-    *("algo-1", "algo-2", "../../..", "..", ".", "", "/", "/etc", "a/b", "a\0b", "~", "a b", "é", "\ud800", "日" * 100),
-    *("x" * 300, "-rf", "$(id)", "algo-1.domain.example", "10.0.0.1", "::1", "a\nb", "con", "%s", "{0}"),
+    "algo-1",
+    "algo-2",
+    "../../..",
+    "..",
+    ".",
+    "",
+    "/",
+    "/etc",
+    "a/b",
+    "a\0b",
+    "~",
+    "a b",
+    "é",
+    "\ud800",
+    "日" * 100,
+    "x" * 300,
+    "-rf",
+    "$(id)",
+    "algo-1.domain.example",
+    "10.0.0.1",
+    "::1",
+    "a\nb",
+    "con",
+    "%s",
+    "{0}",
 )
 names = st.sampled_from(NAMES) | st.text(st.characters(), max_size=6)
 
@@ -47,9 +70,9 @@ def names_stay_below_the_job(host: str, others: list[str], channel: str, entry: 
         assert error.exit_code == 78, error
         return
 
-    for each in job.spec.channels:
-        assert Path(os.path.normpath(each.folder)).is_relative_to(root / "input/data"), each
-        assert Path(os.path.normpath(each.folder)) != root / "input/data", each
+    for item in job.spec.channels:
+        assert Path(os.path.normpath(item.folder)).is_relative_to(root / "input/data"), item
+        assert Path(os.path.normpath(item.folder)) != root / "input/data", item
     _write_log(job.cluster.current, root / "output/data/logs")
     assert [path.name for path in base.iterdir()] == ["outer"]
     assert {path.name for path in (root / "output/data").iterdir()} == {"logs"}
@@ -58,7 +81,7 @@ def names_stay_below_the_job(host: str, others: list[str], channel: str, entry: 
 def _write_log(host: str, folder: Path) -> None:
     """Write what a rank of *host* says into its own file below *folder*, as a job does."""
     null = os.open(os.devnull, os.O_RDWR)
-    before = _descriptors()
+    descriptors = _descriptors()
     problems: list[str] = []
     console = Console(
         host=host,
@@ -69,12 +92,12 @@ def _write_log(host: str, folder: Path) -> None:
         note=problems.append,
         outlets=Outlets(null, null),
     )
-    _, file = console.streams("rank 0", 0, stdout=null, stderr=null, shared=True)
-    assert file is not None
+    _, files = console.streams("rank 0", 0, stdout=null, stderr=null, shared=True)
+    (file,) = files
     file.add(b"line\n")
     file.close()
     os.close(null)
-    for fd in _descriptors() - before:
+    for fd in _descriptors() - descriptors:
         os.close(fd)  # The outlets' own, which they keep as long as a process lives.
     assert not problems, problems
     (written,) = folder.iterdir()
@@ -87,13 +110,13 @@ def _descriptors() -> set[int]:
 
 @target(st.binary(min_size=1, max_size=15).filter(lambda name: b"\0" not in name))
 def processes_have_any_name(name: bytes) -> None:
-    own = Path(f"/proc/{os.getpid()}/comm")
-    before = own.read_bytes().rstrip(b"\n")
-    own.write_bytes(name)
+    path = Path(f"/proc/{os.getpid()}/comm")
+    old_name = path.read_bytes().rstrip(b"\n")
+    path.write_bytes(name)
     try:
-        found = process.command_name(os.getpid())
+        result = process.command_name(os.getpid())
     finally:
-        own.write_bytes(before)
+        path.write_bytes(old_name)
 
-    assert found.isprintable()
-    found.encode()
+    assert result.isprintable()
+    result.encode()

@@ -16,29 +16,32 @@ from toolkit.train.source.install import phase
 
 WITHIN_S = 5.0
 WORDS = (
-    *(
-        "numpy",
-        "numpy==1.0",
-        "-r other.txt",
-        "--requirement=other.txt",
-        "-c limits.txt",
-        "-rrequirements.txt",
-        "-r .",
-        "-r /",
-    ),
-    *(
-        "-e ./local",
-        "./local",
-        ".",
-        "file:local",
-        "x @ file:local/a.whl",
-        "-r a\0b",
-        "./a\0b",
-        "-r " + "x" * 5000,
-        "#",
-        "\\",
-    ),
-    *("--find-links ./local", "-f .", "-r ../../../../etc/hostname", "-i https://x/y", "\x0b", "\u2028", "[", "-r"),
+    "numpy",
+    "numpy==1.0",
+    "-r other.txt",
+    "--requirement=other.txt",
+    "-c limits.txt",
+    "-rrequirements.txt",
+    "-r .",
+    "-r /",
+    "-e ./local",
+    "./local",
+    ".",
+    "file:local",
+    "x @ file:local/a.whl",
+    "-r a\0b",
+    "./a\0b",
+    "-r " + "x" * 5000,
+    "#",
+    "\\",
+    "--find-links ./local",
+    "-f .",
+    "-r ../../../../etc/hostname",
+    "-i https://x/y",
+    "\x0b",
+    "\u2028",
+    "[",
+    "-r",
 )
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1")
 lines = st.lists(st.sampled_from(WORDS) | st.text(max_size=10), max_size=6).map("\n".join)
@@ -58,7 +61,7 @@ def requirements_are_pips_to_judge(content: bytes, other: bytes) -> None:
     began_s = time.process_time()
 
     with mock.patch.object(install, "MOST_FILES", 100):  # Of a line that names "/" so many files are enough.
-        found = phase(job)
+        result = phase(job)
 
     assert time.process_time() - began_s < WITHIN_S
-    assert found is None or found.main.argv[-1] == "requirements.txt"
+    assert result is None or result.main.argv[-1] == "requirements.txt"

@@ -1,4 +1,4 @@
-"""What only a machine with NVIDIA GPUs can show. `scripts/prove-gpu` runs it; docs/gpu.md says what was never run."""
+"""Tests that need a machine with NVIDIA GPUs. `scripts/prove-gpu` runs them; docs/gpu.md says what was never run."""
 
 from pathlib import Path
 

@@ -26,11 +26,11 @@ def build(python: Path | str, environ: Mapping[str, str] = os.environ) -> "subpr
 
 @pytest.mark.parametrize(("folder", "library"), [(TORCH, "torch/mpi_lib_v2"), (TENSORFLOW, "tensorflow/mpi_lib")])
 def test_a_wheel_that_was_made_for_these_versions_is_given_at_once(folder: Path, library: str) -> None:
-    made = build(folder / "python")
+    completed = build(folder / "python")
 
-    assert made.returncode == 0, made.stderr
-    assert made.stderr == ""
-    with zipfile.ZipFile(made.stdout.strip()) as wheel:
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == ""
+    with zipfile.ZipFile(completed.stdout.strip()) as wheel:
         libraries = [name for name in wheel.namelist() if name.endswith(".so")]
     assert len(libraries) == 1
     assert library in libraries[0]
@@ -39,10 +39,10 @@ def test_a_wheel_that_was_made_for_these_versions_is_given_at_once(folder: Path,
 def test_an_interpreter_without_torch_and_tensorflow_is_told_to_get_one(tmp_path: Path) -> None:
     subprocess.run((sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"), check=True)
 
-    told = build(tmp_path / "bare/bin/python")
+    completed = build(tmp_path / "bare/bin/python")
 
-    assert told.returncode == 1
-    assert "has neither torch nor tensorflow; install one into it first" in told.stderr
+    assert completed.returncode == 1
+    assert "has neither torch nor tensorflow; install one into it first" in completed.stderr
 
 
 @pytest.mark.parametrize("program", ["cmake", "make", "g++"])
@@ -52,12 +52,13 @@ def test_a_missing_compiler_is_named_with_the_package_that_brings_it(tmp_path: P
             if path.name != program and not (tmp_path / path.name).is_symlink():
                 (tmp_path / path.name).symlink_to(path)
 
-    told = build(TORCH / "python", {"PATH": str(tmp_path), **NEVER_MADE})
+    completed = build(TORCH / "python", {"PATH": str(tmp_path), **NEVER_MADE})
 
-    assert told.returncode == 1
-    assert f"needs {program}, found none; on Debian and Ubuntu: apt-get install cmake make g++" in told.stderr
+    assert completed.returncode == 1
+    assert f"needs {program}, found none; on Debian and Ubuntu: apt-get install cmake make g++" in completed.stderr
 
 
+@pytest.mark.long
 def test_a_build_that_fails_says_the_compilers_words_and_where_the_rest_is(tmp_path: Path) -> None:
     # A compiler that knows C++20 and then says no to every file.
     (tmp_path / "g++").write_text(
@@ -68,11 +69,11 @@ def test_a_build_that_fails_says_the_compilers_words_and_where_the_rest_is(tmp_p
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {TORCH / "python"} "$@"\n')
     (tmp_path / "python").chmod(0o755)
 
-    told = build(tmp_path / "python", {**os.environ, **NEVER_MADE, "HOROVOD_WITHOUT_MPI": "1"})
+    completed = build(tmp_path / "python", {**os.environ, **NEVER_MADE, "HOROVOD_WITHOUT_MPI": "1"})
 
-    log = ROOT / told.stderr.strip().rpartition("all of it is in ")[2]
-    assert told.returncode == 1
-    assert "error: no" in told.stderr
+    log = ROOT / completed.stderr.strip().rpartition("all of it is in ")[2]
+    assert completed.returncode == 1
+    assert "error: no" in completed.stderr
     assert "error: no" in log.read_text()
     log.unlink()
 
@@ -105,7 +106,7 @@ def test_of_two_builds_of_a_wheel_at_once_one_builds(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_that_is_not_there_is_said_at_once() -> None:
-    told = build("/nowhere/python")
+    completed = build("/nowhere/python")
 
-    assert told.returncode == 1
-    assert "no '/nowhere/python' here" in told.stderr
+    assert completed.returncode == 1
+    assert "no '/nowhere/python' here" in completed.stderr

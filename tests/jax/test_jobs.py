@@ -22,20 +22,21 @@ def losses(console: str) -> dict[int, float]:
 
 
 def test_two_hosts_train_the_digits_to_one_hosts_losses(tmp_path: Path) -> None:
-    found = {}
+    losses_by_hosts = {}
     for hosts in (1, 2):
         (tmp_path / str(hosts)).mkdir()
         with InBed(tmp_path / str(hosts), DIGITS, "--hosts", str(hosts), "--hyperparameter", "epochs=4") as job:
             assert job.end() == 0, job.console
-        found[hosts] = losses(job.console)
+        losses_by_hosts[hosts] = losses(job.console)
         assert f"of {hosts}, {hosts} devices" in job.console
         assert "model.npz" in job.archive("model.tar.gz")
 
-    assert len(found[2]) == 4
-    assert found[2] == pytest.approx(found[1], rel=TOLERANCE)
-    assert found[2][4] < 0.5 * found[2][1]
+    assert len(losses_by_hosts[2]) == 4
+    assert losses_by_hosts[2] == pytest.approx(losses_by_hosts[1], rel=TOLERANCE)
+    assert losses_by_hosts[2][4] < 0.5 * losses_by_hosts[2][1]
 
 
+@pytest.mark.long
 def test_a_stop_reaches_the_script_on_both_hosts(tmp_path: Path) -> None:
     with InBed(tmp_path, DIGITS, "--hyperparameter", "epochs=5000") as job:
         job.until("epoch=2 ")
@@ -47,6 +48,7 @@ def test_a_stop_reaches_the_script_on_both_hosts(tmp_path: Path) -> None:
     assert job.all_ended_within(60, hosts=2)
 
 
+@pytest.mark.long
 def test_three_hosts_of_two_ranks_name_the_one_that_left_first(tmp_path: Path) -> None:
     words = ("--hosts", "3", "--processes-per-host", "2", "--hyperparameter", "ends-on=3")
     with InBed(tmp_path, "jax_steps.py", *JAX, *words, "--hyperparameter", "ends=exits") as job:
@@ -59,7 +61,7 @@ def test_three_hosts_of_two_ranks_name_the_one_that_left_first(tmp_path: Path) -
     assert job.all_ended_within(60, hosts=3)
 
 
-@pytest.mark.parametrize(("hosts", "per_host", "ends_on"), [(1, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize(("hosts", "per_host", "ends_on"), [pytest.param(1, 2, 1, marks=pytest.mark.long), (2, 1, 0)])
 def test_a_rank_that_ends_before_the_others_have_met_it_is_named_soon(
     tmp_path: Path, hosts: int, per_host: int, ends_on: int
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_rank_that_ends_before_the_others_have_met_it_is_named_soon(
     assert job.all_ended_within(60, hosts=hosts)
 
 
+@pytest.mark.long
 def test_ranks_that_never_meet_may_end_one_after_the_other(tmp_path: Path) -> None:
     words = ("--hosts", "2", "--processes-per-host", "2", "--hyperparameter", "ends-on=1")
     with InBed(tmp_path, "jax_steps.py", *JAX, *words, "--hyperparameter", "ends=alone") as job:
@@ -84,7 +87,7 @@ def test_ranks_that_never_meet_may_end_one_after_the_other(tmp_path: Path) -> No
     assert {f"rank {rank} is done" in job.console for rank in range(4)} == {True}
 
 
-@pytest.mark.parametrize("ends", ["own-hook", "leaves"])
+@pytest.mark.parametrize("ends", ["own-hook", pytest.param("leaves", marks=pytest.mark.long)])
 def test_an_exception_ends_the_job_at_once(tmp_path: Path, ends: str) -> None:
     """Also of a script with an excepthook of its own, and of one that shuts JAX down on its way out."""
     words = ("--processes-per-host", "2", "--hyperparameter", "ends-on=0", "--hyperparameter", f"ends={ends}")
@@ -108,6 +111,7 @@ def test_arguments_of_the_script_win_and_what_it_survives_does_not_end_it(tmp_pa
     assert {f"rank {rank} is done" in job.console for rank in (0, 1)} == {True}
 
 
+@pytest.mark.long
 def test_without_the_hook_and_the_shim_the_script_gives_what_jax_needs(tmp_path: Path) -> None:
     words = ("--processes-per-host", "2", "--hyperparameter", "explicit=yes")
     environ = {"TOOLKIT_RANK_HOOK": "off", "TOOLKIT_RANK_SHIM": "off"}

@@ -32,40 +32,66 @@ VALUES: dict[str, Any] = {
 
 def test_sagemaker_style_sorts_and_gives_every_name_one_token() -> None:
     assert arguments(VALUES, "sagemaker") == (
-        *("--dict", "a={'y': None},x=1"),
-        *("-k", "3"),
-        *("--list", "[1, 'a', True, None]"),
-        *("--no", "False"),
-        *("--none", "[]"),
-        *("--nothing", ""),
-        *("--rate", "1e-05"),
-        *("--text", "two words"),
-        *("--yes", "True"),
+        "--dict",
+        "a={'y': None},x=1",
+        "-k",
+        "3",
+        "--list",
+        "[1, 'a', True, None]",
+        "--no",
+        "False",
+        "--none",
+        "[]",
+        "--nothing",
+        "",
+        "--rate",
+        "1e-05",
+        "--text",
+        "two words",
+        "--yes",
+        "True",
     )
 
 
 def test_json_style_keeps_the_order_and_writes_json() -> None:
     assert arguments(VALUES, "json") == (
-        *("--yes", "true"),
-        *("--no", "false"),
-        *("--nothing", "null"),
-        *("--list", '[1, "a", true, null]'),
-        *("--dict", '{"x": 1, "a": {"y": null}}'),
-        *("--rate", "1e-05"),
-        *("--k", "3"),
-        *("--text", "two words"),
-        *("--none", "[]"),
+        "--yes",
+        "true",
+        "--no",
+        "false",
+        "--nothing",
+        "null",
+        "--list",
+        '[1, "a", true, null]',
+        "--dict",
+        '{"x": 1, "a": {"y": null}}',
+        "--rate",
+        "1e-05",
+        "--k",
+        "3",
+        "--text",
+        "two words",
+        "--none",
+        "[]",
     )
 
 
 def test_flags_style_leaves_out_what_is_off_and_spreads_lists() -> None:
     assert arguments(VALUES, "flags") == (
-        *("--dict", '{"x": 1, "a": {"y": null}}'),
-        *("-k", "3"),
-        *("--list", "1", "a", "true", "null"),
+        "--dict",
+        '{"x": 1, "a": {"y": null}}',
+        "-k",
+        "3",
+        "--list",
+        "1",
+        "a",
+        "true",
+        "null",
         "--none",
-        *("--rate", "1e-05"),
-        *("--text", "two words"),
+        "--rate",
+        "1e-05",
+        "--text",
+        "two words",
         "--yes",
     )
 
@@ -100,20 +126,20 @@ def test_hostile_text_reaches_a_process_unaltered() -> None:
     values = {"a": "$(id) `id` ; 'x' \"y\" \\ \n\t*", "b": "--c", "ü": "日本 🙂", "d": ""}
     tokens = arguments(values, "sagemaker")
 
-    seen = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", *tokens], capture_output=True
     )
 
-    assert seen.stdout.decode().strip() == ascii(list(tokens))
+    assert completed.stdout.decode().strip() == ascii(list(tokens))
 
 
 def test_the_longest_argument_is_one_a_process_can_be_given() -> None:
     longest = "x" * (ONE_STRING_BYTES - 1)
 
     check(("--k", longest))
-    ended = subprocess.run(["/bin/true", longest], check=False)
+    completed = subprocess.run(["/bin/true", longest], check=False)
 
-    assert ended.returncode == 0
+    assert completed.returncode == 0
 
 
 def test_an_argument_that_is_too_long_is_named_with_a_way_out() -> None:
@@ -130,9 +156,9 @@ def test_an_argument_that_is_too_long_is_named_with_a_way_out() -> None:
     assert "TOOLKIT_ARGUMENT_STYLE=none" in str(caught.value)
 
 
-@pytest.mark.parametrize(("token", "found"), [("a\0b", "NUL"), ("\ud83d", "half a surrogate pair")])
-def test_text_that_no_process_can_be_given_is_refused(token: str, found: str) -> None:
-    with pytest.raises(UserError, match=f"argument --k: .*{found}"):
+@pytest.mark.parametrize(("token", "reason"), [("a\0b", "NUL"), ("\ud83d", "half a surrogate pair")])
+def test_text_that_no_process_can_be_given_is_refused(token: str, reason: str) -> None:
+    with pytest.raises(UserError, match=f"argument --k: .*{reason}"):
         check(("--k", token))
 
 
@@ -141,6 +167,6 @@ def test_the_page_shows_the_arguments_of_each_style() -> None:
     example = page.partition("```json\n")[2].partition("```")[0]
 
     for style in get_args(ArgumentStyle):
-        shown = re.search(rf"^\| `{style}`[^|]*\|\s*`?(.*?)`?\s*\|$", page, re.M)
-        assert shown is not None
-        assert tuple(shlex.split(shown[1])) == arguments(json.loads(example), style)
+        row = re.search(rf"^\| `{style}`[^|]*\|\s*`?(.*?)`?\s*\|$", page, re.M)
+        assert row is not None
+        assert tuple(shlex.split(row[1])) == arguments(json.loads(example), style)

@@ -16,7 +16,7 @@ def script(kind: str, entry: str, folder: Path = Path("/opt/ml/code"), through: 
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("values", "expected"),
     [
         (script("program", "src/train.py"), ("py", "src/train.py", "-x", "1")),
         (script("module", "pkg.mod"), ("py", "-m", "pkg.mod", "-x", "1")),
@@ -26,8 +26,8 @@ def script(kind: str, entry: str, folder: Path = Path("/opt/ml/code"), through: 
         (script("command", "run.sh", through=("/bin/sh",)), ("/bin/sh", "./run.sh", "-x", "1")),
     ],
 )
-def test_each_kind_has_its_tokens(given: Script, expected: tuple[str, ...]) -> None:
-    assert command(given, "py", ("-x", "1")) == expected
+def test_each_kind_has_its_tokens(values: Script, expected: tuple[str, ...]) -> None:
+    assert command(values, "py", ("-x", "1")) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_launchers_can_tell_modules_from_files(kind: str, entry: str, is_one: bo
     assert is_module(script(kind, entry)) is is_one
 
 
-def run(given: Script, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
-    argv, environ = command(given, sys.executable, arguments), {**os.environ, "PYTHONPATH": str(given.folder)}
-    return subprocess.run(argv, cwd=given.folder, env=environ, capture_output=True, check=False)
+def run(values: Script, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
+    argv, environ = command(values, sys.executable, arguments), {**os.environ, "PYTHONPATH": str(values.folder)}
+    return subprocess.run(argv, cwd=values.folder, env=environ, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("kind", ["program", "module", "command", "command through sh"])
@@ -48,14 +48,14 @@ def test_every_argument_arrives_as_one_token_and_meets_no_shell(tmp_path: Path, 
     (tmp_path / "train.py").write_text("import sys; sys.stdout.write('\\0'.join([*sys.argv[1:], '']))")
     (tmp_path / "run.sh").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
     (tmp_path / "run.sh").chmod(0o755)
-    given = {
+    scripts = {
         "program": script("program", "train.py", tmp_path),
         "module": script("module", "train", tmp_path),
         "command": script("command", "run.sh", tmp_path),
         "command through sh": script("command", "run.sh", tmp_path, ("/bin/sh",)),
     }[kind]
 
-    done = run(given, ARGUMENTS)
+    done = run(scripts, ARGUMENTS)
 
     assert tuple(done.stdout.decode().split("\0")[:-1]) == ARGUMENTS
     assert not (tmp_path / "never").exists()

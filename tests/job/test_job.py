@@ -1,4 +1,4 @@
-"""What a job says of itself."""
+"""A job describes itself."""
 
 import msgspec
 import pytest

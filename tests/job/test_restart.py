@@ -49,9 +49,9 @@ def failed(kind: str = SCRIPT, exit_code: int = 1, **more: object) -> Failure:
     ],
 )
 def test_what_is_worth_another_round(failure: Failure, steps: Steps, budget: Budget, refusal: str) -> None:
-    found = budget.refusal(failure, steps)
+    reason = budget.refusal(failure, steps)
 
-    assert found.startswith(refusal) if refusal else found == ""
+    assert reason.startswith(refusal) if refusal else reason == ""
 
 
 def test_a_restart_costs_one_and_a_preemption_that_moved_on_none() -> None:

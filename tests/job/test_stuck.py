@@ -1,19 +1,22 @@
-"""What is said of a hang, from where all its ranks are (docs/hangs.md)."""
+"""A hang is described from the places of all its ranks (docs/hangs.md)."""
 
+import msgspec
 import pytest
 
 from toolkit.job.stuck import MOST, Activity, StuckRank, culprits, described
 
 
 def rank(number: int, kind: Activity, line: int = 30, state: str = "") -> StuckRank:
-    where = {12: "step", 30: "evaluate"}.get(line, "other")
-    seen = kind not in ("silent", "unobserved")
-    file = "/opt/ml/code/train.py" if seen else ""
-    return StuckRank(process=f"rank {number}", activity=kind, process_state=state, file=file, line=line, function=where)
+    function = {12: "step", 30: "evaluate"}.get(line, "other")
+    has_stack = kind not in ("silent", "unobserved")
+    file = "/opt/ml/code/train.py" if has_stack else ""
+    return StuckRank(
+        process=f"rank {number}", activity=kind, process_state=state, file=file, line=line, function=function
+    )
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "expected"),
     [
         ([rank(0, "waits"), rank(1, "works", 12)], ["rank 1 is in step (/opt/ml/code/train.py:12)"]),
         ([rank(0, "unclear"), rank(1, "works", 12)], ["rank 1 is in step (/opt/ml/code/train.py:12)"]),
@@ -37,21 +40,37 @@ def rank(number: int, kind: Activity, line: int = 30, state: str = "") -> StuckR
         ([], []),
     ],
 )
-def test_only_a_rank_that_differs_is_named_else_the_lines_of_all(ranks: list[StuckRank], said: list[str]) -> None:
-    assert described({"algo-1": ranks}, alone=True) == said
+def test_only_a_rank_that_differs_is_named_else_the_lines_of_all(ranks: list[StuckRank], expected: list[str]) -> None:
+    assert described({"algo-1": ranks}, alone=True) == expected
+
+
+def test_calls_that_never_meet_are_named() -> None:
+    def in_call(number: int, call: str) -> StuckRank:
+        return msgspec.structs.replace(rank(number, "waits", 12 + 18 * number), call=call)
+
+    def said(*calls: str) -> list[str]:
+        return described({"algo-1": [in_call(number, call) for number, call in enumerate(calls)]}, alone=True)
+
+    reduces = "rank 0 at train.py:12 in step (all_reduce)"
+    assert said("all_reduce", "broadcast") == [
+        f"the ranks wait in different calls: {reduces}",
+        "rank 1 at train.py:30 in evaluate (broadcast)",
+    ]
+    assert said("all_reduce", "all_reduce") == [reduces, "rank 1 at train.py:30 in evaluate (all_reduce)"]
+    assert said("all_reduce", "") == [reduces, "rank 1 at train.py:30 in evaluate"]
 
 
 def test_a_rank_is_told_from_those_of_other_hosts() -> None:
-    found = {"algo-1": [rank(0, "waits"), rank(1, "waits")], "algo-2": [rank(2, "waits"), rank(3, "works", 12)]}
+    hosts = {"algo-1": [rank(0, "waits"), rank(1, "waits")], "algo-2": [rank(2, "waits"), rank(3, "works", 12)]}
 
-    assert culprits(found) == [("algo-2", "rank 3 is in step (/opt/ml/code/train.py:12)")]
-    assert described(found, alone=False) == ["rank 3 is in step (/opt/ml/code/train.py:12) on host algo-2"]
+    assert culprits(hosts) == [("algo-2", "rank 3 is in step (/opt/ml/code/train.py:12)")]
+    assert described(hosts, alone=False) == ["rank 3 is in step (/opt/ml/code/train.py:12) on host algo-2"]
 
 
 def test_a_stopped_rank_of_one_host_clears_the_working_ranks_of_another() -> None:
-    found = {"algo-1": [rank(0, "works", 12)], "algo-2": [rank(1, "silent", state="stopped (SIGSTOP)")]}
+    hosts = {"algo-1": [rank(0, "works", 12)], "algo-2": [rank(1, "silent", state="stopped (SIGSTOP)")]}
 
-    assert described(found, alone=False) == ["rank 1 is stopped (SIGSTOP) on host algo-2"]
+    assert described(hosts, alone=False) == ["rank 1 is stopped (SIGSTOP) on host algo-2"]
 
 
 def test_hosts_are_told_apart_where_their_processes_have_one_name() -> None:
@@ -63,6 +82,6 @@ def test_hosts_are_told_apart_where_their_processes_have_one_name() -> None:
 
 
 def test_a_thousand_lines_are_not_all_told() -> None:
-    said = described({"algo-1": [rank(n, "waits", 100 + n) for n in range(1000)]}, alone=True)
+    lines = described({"algo-1": [rank(n, "waits", 100 + n) for n in range(1000)]}, alone=True)
 
-    assert said[MOST:] == ["992 more"]
+    assert lines[MOST:] == ["992 more"]

@@ -51,14 +51,14 @@ def a_job(**changes: Any) -> Job:
 
 
 def test_dashes_and_dots_have_a_name_that_a_shell_can_say() -> None:
-    given = variables(a_job(hyperparameters={"learning-rate": 0.1, "adam.eps": 1e-8}), ())
+    environ = variables(a_job(hyperparameters={"learning-rate": 0.1, "adam.eps": 1e-8}), ())
 
-    assert given["SM_HP_LEARNING-RATE"] == given["SM_HP_LEARNING_RATE"] == "0.1"
-    assert given["SM_HP_ADAM.EPS"] == given["SM_HP_ADAM_EPS"] == "1e-08"
+    assert environ["SM_HP_LEARNING-RATE"] == environ["SM_HP_LEARNING_RATE"] == "0.1"
+    assert environ["SM_HP_ADAM.EPS"] == environ["SM_HP_ADAM_EPS"] == "1e-08"
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "expected"),
     [
         (["train", "test"], []),
         (["lr", "LR"], ["'lr' and 'LR' share the variable SM_HP_LR, which holds that of 'LR'"]),
@@ -68,61 +68,63 @@ def test_dashes_and_dots_have_a_name_that_a_shell_can_say() -> None:
         (["a.b", "a-b"], ["'a.b' and 'a-b' share the variable SM_HP_A_B, which holds that of 'a-b'"]),
     ],
 )
-def test_names_that_share_a_variable_are_told_with_the_one_that_has_it(names: list[str], told: list[str]) -> None:
-    assert shared_names("hp", names) == told
+def test_names_that_share_a_variable_are_told_with_the_one_that_has_it(names: list[str], expected: list[str]) -> None:
+    assert shared_names("hp", names) == expected
 
-    made = variables(a_job(hyperparameters={name: name for name in names}), ())
-    for sentence in told:
+    environ = variables(a_job(hyperparameters={name: name for name in names}), ())
+    for sentence in expected:
         variable, owner = sentence.partition("variable ")[2].split(", which holds that of ")
-        assert repr(made[variable]) == owner
+        assert repr(environ[variable]) == owner
 
 
 def test_an_alias_never_covers_a_name_of_its_own() -> None:
-    given = variables(a_job(hyperparameters={"learning_rate": 1, "learning-rate": 2, "learning.rate": 3}), ())
+    environ = variables(a_job(hyperparameters={"learning_rate": 1, "learning-rate": 2, "learning.rate": 3}), ())
 
-    assert given["SM_HP_LEARNING_RATE"] == "1"
+    assert environ["SM_HP_LEARNING_RATE"] == "1"
 
 
 def test_of_two_aliases_the_first_by_name_is_given() -> None:
-    given = variables(a_job(hyperparameters={"a.b": 1, "a-b": 2}), ())
+    environ = variables(a_job(hyperparameters={"a.b": 1, "a-b": 2}), ())
 
-    assert given["SM_HP_A_B"] == "2"
+    assert environ["SM_HP_A_B"] == "2"
 
 
 def test_channels_have_aliases_too() -> None:
     channels = (Channel(name="my-data.v2", folder=ML / "input/data/my-data.v2"),)
 
-    given = variables(a_job(channels=channels), ())
+    environ = variables(a_job(channels=channels), ())
 
-    assert given["SM_CHANNEL_MY-DATA.V2"] == given["SM_CHANNEL_MY_DATA_V2"] == "/opt/ml/input/data/my-data.v2"
+    assert environ["SM_CHANNEL_MY-DATA.V2"] == environ["SM_CHANNEL_MY_DATA_V2"] == "/opt/ml/input/data/my-data.v2"
 
 
 def test_a_name_that_no_environment_can_hold_has_its_alias_only() -> None:
-    given = variables(a_job(hyperparameters={"a=b": "x"}), ())
+    environ = variables(a_job(hyperparameters={"a=b": "x"}), ())
 
-    assert given["SM_HP_A_B"] == "x"
-    assert not [name for name in given if "=" in name]
-    subprocess.run(["/bin/true"], env=given, check=True)
+    assert environ["SM_HP_A_B"] == "x"
+    assert not [name for name in environ if "=" in name]
+    subprocess.run(["/bin/true"], env=environ, check=True)
 
 
 def test_every_alias_can_be_said_in_a_shell() -> None:
-    given = variables(a_job(hyperparameters={"ünï code/é": "x"}), ())
+    environ = variables(a_job(hyperparameters={"ünï code/é": "x"}), ())
 
-    said = subprocess.run(["/bin/sh", "-c", "echo $SM_HP__N__CODE__"], env=given, capture_output=True, check=True)
+    completed = subprocess.run(
+        ["/bin/sh", "-c", "echo $SM_HP__N__CODE__"], env=environ, capture_output=True, check=True
+    )
 
-    assert said.stdout == b"x\n"
+    assert completed.stdout == b"x\n"
 
 
 def test_the_python_path_is_the_code_folder_and_then_the_users_own() -> None:
-    given = variables(a_job(environ={"PYTHONPATH": "/mine::/theirs"}), ())
+    environ = variables(a_job(environ={"PYTHONPATH": "/mine::/theirs"}), ())
 
-    assert given["PYTHONPATH"] == "/opt/ml/code:/mine:/theirs"
+    assert environ["PYTHONPATH"] == "/opt/ml/code:/mine:/theirs"
 
 
 def test_the_job_name_is_shown_and_the_platforms_own_variables_are_given() -> None:
-    given = variables(a_job(platform_values=PlatformValues(variables={"PLATFORMS_JOB_NAME": "digits"})), ())
+    environ = variables(a_job(platform_values=PlatformValues(variables={"PLATFORMS_JOB_NAME": "digits"})), ())
 
-    assert given["PLATFORMS_JOB_NAME"] == json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
+    assert environ["PLATFORMS_JOB_NAME"] == json.loads(environ["SM_TRAINING_ENV"])["job_name"] == "digits"
 
 
 def test_the_cores_are_those_of_the_machine_not_of_the_quota() -> None:
@@ -133,19 +135,19 @@ def test_groups_are_shown_without_a_document_of_their_own() -> None:
     """Other platforms have no resourceconfig.json."""
     groups = (Group(name="g", instance_type="t", hosts=("a",)),)
 
-    given = variables(a_job(cluster=Cluster(current="a", hosts=("a",), taking_part=(), groups=groups)), ())
+    environ = variables(a_job(cluster=Cluster(current="a", hosts=("a",), taking_part=(), groups=groups)), ())
 
     expected = {"g": {"hosts": ["a"], "instance_group_name": "g", "instance_type": "t"}}
-    assert json.loads(given["SM_INSTANCE_GROUPS_DICT"]) == expected
+    assert json.loads(environ["SM_INSTANCE_GROUPS_DICT"]) == expected
 
 
 def test_the_helpers_found_are_told() -> None:
     machine = Machine(cpus=1, cpus_total=1, memory_bytes=1, programs=("smddprun",))
 
-    shown = json.loads(variables(a_job(machine=machine), ())["SM_TRAINING_ENV"])
+    training_env = json.loads(variables(a_job(machine=machine), ())["SM_TRAINING_ENV"])
 
-    assert shown["is_smddprun_installed"] is True
-    assert shown["is_smddpmprun_installed"] is False
+    assert training_env["is_smddprun_installed"] is True
+    assert training_env["is_smddpmprun_installed"] is False
 
 
 def test_what_fits_stays() -> None:
@@ -158,10 +160,10 @@ def test_a_single_string_that_is_too_long_is_spilled() -> None:
     longest = "x" * (131_072 - len("SM_A=") - 1)
     environ = {"SM_A": longest, "SM_B": longest + "x", "C": "c"}
 
-    kept, spilled = fitting(environ, (), total_bytes=2_000_000)
+    passed, spilled = fitting(environ, (), total_bytes=2_000_000)
 
     assert spilled == {"SM_B": longest + "x"}
-    subprocess.run(["/bin/true"], env=kept, check=True)
+    subprocess.run(["/bin/true"], env=passed, check=True)
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["/bin/true"], env=environ, check=True)
 
@@ -183,13 +185,13 @@ def test_an_environment_of_megabytes_starts_a_process_with_room_for_the_file_nam
     environ = {f"SM_HP_{n}": "x" * 50_000 for n in range(total_bytes // 50_000 + 20)} | {"SM_HPS": "y" * 100_000}
     argv = ("/bin/true", *("z" * 1_000 for _ in range(100)))
 
-    kept, spilled = fitting(environ, argv, total_bytes=total_bytes)
+    passed, spilled = fitting(environ, argv, total_bytes=total_bytes)
 
     with pytest.raises(OSError) as caught:
         subprocess.run(argv, env=environ, check=True)
     assert caught.value.errno == errno.E2BIG
-    subprocess.run(argv, env=kept | {"SM_TRAINING_ENV_FILE": "/" + "f" * 4_094}, check=True)
-    assert "SM_HPS" in kept
+    subprocess.run(argv, env=passed | {"SM_TRAINING_ENV_FILE": "/" + "f" * 4_094}, check=True)
+    assert "SM_HPS" in passed
     assert len(spilled) < 25
 
 
@@ -201,10 +203,10 @@ def test_an_environment_of_megabytes_starts_a_process_with_room_for_the_file_nam
 def test_every_variable_is_kept_or_spilled_and_what_is_kept_fits(
     environ: dict[str, str], total_bytes: int, one_bytes: int
 ) -> None:
-    kept, spilled = fitting(environ, ("python",), total_bytes=total_bytes, one_bytes=one_bytes)
+    passed, spilled = fitting(environ, ("python",), total_bytes=total_bytes, one_bytes=one_bytes)
 
     sizes = {name: len(f"{name}={value}".encode("utf-8", "surrogatepass")) + 1 for name, value in environ.items()}
-    assert kept | spilled == environ
-    assert not kept.keys() & spilled.keys()
-    assert all(sizes[name] <= one_bytes for name in kept)
-    assert not kept or sum(sizes[name] + 8 for name in kept) + (SPARE_BYTES if spilled else 0) <= total_bytes
+    assert passed | spilled == environ
+    assert not passed.keys() & spilled.keys()
+    assert all(sizes[name] <= one_bytes for name in passed)
+    assert not passed or sum(sizes[name] + 8 for name in passed) + (SPARE_BYTES if spilled else 0) <= total_bytes

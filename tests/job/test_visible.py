@@ -35,10 +35,10 @@ INSTANCES = ("MIG-1234", "MIG-5678")
     ],
 )
 def test_what_cuda_shows(text: str, count: int, doubt: str) -> None:
-    seen = visible(text, GPUS, INSTANCES)
+    gpus = visible(text, GPUS, INSTANCES)
 
-    assert seen.count == count
-    assert (doubt in seen.doubt) if doubt else (seen.doubt == "")
+    assert gpus.count == count
+    assert (doubt in gpus.doubt) if doubt else (gpus.doubt == "")
 
 
 @pytest.mark.parametrize(

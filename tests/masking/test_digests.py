@@ -22,7 +22,7 @@ def log_without_the_values(**values: str) -> Log:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "masked"),
     [
         ("the token hunter2hunter2", f"the token {MASK}"),
         ("key=hunter2hunter2, next", f"key={MASK}, next"),
@@ -36,10 +36,10 @@ def log_without_the_values(**values: str) -> Log:
         ("", ""),
     ],
 )
-def test_a_secret_is_masked_by_its_digest_where_it_stands_alone(text: str, shown: str) -> None:
+def test_a_secret_is_masked_by_its_digest_where_it_stands_alone(text: str, masked: str) -> None:
     log = log_without_the_values(API_KEY="hunter2hunter2", DB_PASSWORD="it's two+words")
 
-    assert log.mask(text) == shown
+    assert log.mask(text) == masked
 
 
 def test_two_files_of_one_secret_share_no_digest() -> None:

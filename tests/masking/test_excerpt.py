@@ -1,4 +1,4 @@
-"""What is cut before it is masked is cut between words."""
+"""Text that is cut before it is masked is cut between words."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def test_wherever_a_text_is_cut_no_part_of_a_secret_stays(form: str, secret: str
     log = Log()
     log.hide({"API_KEY": "kn0wnV4lu3Xq9"})
     text = f"{'word ' * 24}{around.format(form.format(secret))}{' word' * 24}"
-    parts = {secret[at : at + 5] for at in range(len(secret) - 4)}
+    parts = {secret[index : index + 5] for index in range(len(secret) - 4)}
 
     for room in range(115, len(text) - 115):
         for cut in (beginning(text, room), end(text, room)):
-            shown = log.mask(cut)
+            masked = log.mask(cut)
             assert len(cut) <= room
-            assert not any(part in shown for part in parts), shown
+            assert not any(part in masked for part in parts), masked
 
 
 def test_a_text_that_fits_stays_and_a_cut_one_keeps_whole_words() -> None:

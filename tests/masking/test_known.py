@@ -13,7 +13,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from toolkit.log import Log
-from toolkit.masking.canonical import Traced, canonical
+from toolkit.masking.canonical import LAYERS, Traced, canonical
+from toolkit.masking.known import Known
 from toolkit.masking.text import MASK
 
 VALUES = [
@@ -48,11 +49,11 @@ VALUES = [
 
 
 def in_html_numbers(text: str) -> str:
-    return "".join(f"&#{ord(each)};" if not each.isalnum() else each for each in text)
+    return "".join(f"&#{ord(letter)};" if not letter.isalnum() else letter for letter in text)
 
 
 def in_ansi_c(text: str) -> str:
-    content = "".join(chr(each) if each < 128 and chr(each).isalnum() else f"\\{each:03o}" for each in text.encode())
+    content = "".join(chr(byte) if byte < 128 and chr(byte).isalnum() else f"\\{byte:03o}" for byte in text.encode())
     return f"$'{content}'"
 
 
@@ -67,7 +68,7 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "URL, small digits": lambda text: quote(text, safe="").replace("%2B", "%2b").replace("%3D", "%3d"),
     "form": quote_plus,
     "URL twice": lambda text: quote(quote(text)),
-    "every byte in percent": lambda text: "".join(f"%{each:02x}" for each in text.encode()),
+    "every byte in percent": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
     "HTML": html.escape,
     "HTML twice": lambda text: html.escape(html.escape(text)),
     "HTML numbers": in_html_numbers,
@@ -88,49 +89,51 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "base64 for URLs": lambda text: base64.urlsafe_b64encode(f"u={text}&v=1".encode()).decode(),
     "hexadecimal": lambda text: text.encode().hex(),
     "coloured": in_colours,
-    "UTF-16 escapes": lambda text: "".join(f"\\u{ord(each):04x}" if ord(each) < 65536 else each for each in text),
+    "UTF-16 escapes": lambda text: "".join(
+        f"\\u{ord(letter):04x}" if ord(letter) < 65536 else letter for letter in text
+    ),
 }
 
 
 def parts(secret: str) -> list[str]:
     """Return all parts of four characters of a secret, as they read once decoded."""
     form = canonical(secret.strip())
-    return [form[at : at + 4] for at in range(len(form) - 3)]
+    return [form[index : index + 4] for index in range(len(form) - 3)]
 
 
 def readable(text: str) -> str:
     """Return all that can be read in what is not masked: decoded, also from base64 and hexadecimal digits."""
-    found = [canonical(text.replace(MASK, "\0"))]
+    texts = [canonical(text.replace(MASK, "\0"))]
     for run in re.findall(r"[A-Za-z0-9+/_-]+", text):
         for start in range(4):
             code = run[start:].replace("-", "+").replace("_", "/")
-            found.append(base64.b64decode(code[: len(code) // 4 * 4]).decode("utf-8", "replace"))
+            texts.append(base64.b64decode(code[: len(code) // 4 * 4]).decode("utf-8", "replace"))
             with suppress(ValueError):
-                found.append(bytes.fromhex(run[start:]).decode("utf-8", "replace"))
-    return "\n".join(found)
+                texts.append(bytes.fromhex(run[start:]).decode("utf-8", "replace"))
+    return "\n".join(texts)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_known_secret_is_masked_in_every_encoding(encoding: str) -> None:
     assert len(VALUES) == 27
-    seen = []
+    pairs = []
     for value in VALUES:
         log = Log()
         log.hide({"api_key": value})
-        told = ENCODINGS[encoding](value)
+        encoded = ENCODINGS[encoding](value)
 
-        shown = log.mask(f"before\n<{told}>\nafter")
+        masked = log.mask(f"before\n<{encoded}>\nafter")
 
-        if MASK not in shown or any(part in readable(shown) for part in parts(value)):
-            seen.append((value, shown))
-        assert shown.startswith("before\n<")
-        assert shown.endswith(">\nafter")
+        if MASK not in masked or any(part in readable(masked) for part in parts(value)):
+            pairs.append((value, masked))
+        assert masked.startswith("before\n<")
+        assert masked.endswith(">\nafter")
 
-    assert not seen
+    assert not pairs
 
 
 @pytest.mark.parametrize(
-    ("secret", "text", "shown"),
+    ("secret", "text", "masked"),
     [
         ("it's a secret", "say 'it'\"'\"'s a secret' twice", f"say '{MASK}' twice"),
         ("a+b/c=d9", "https://h/?k=a%2Bb%2Fc%3Dd9&n=1", f"https://h/?k={MASK}&n=1"),
@@ -141,11 +144,11 @@ def test_a_known_secret_is_masked_in_every_encoding(encoding: str) -> None:
         ("hunter2hunter2", "Basic dXNlcjpodW50ZXIyaHVudGVyMg==, next", f"Basic dXNlcj{MASK}, next"),
     ],
 )
-def test_what_stands_around_an_encoded_secret_stays(secret: str, text: str, shown: str) -> None:
+def test_what_stands_around_an_encoded_secret_stays(secret: str, text: str, masked: str) -> None:
     log = Log()
     log.hide({"note": {"password": secret}})
 
-    assert log.mask(text) == shown
+    assert log.mask(text) == masked
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,9 @@ def test_the_one_form_and_its_trace_are_the_same(text: str) -> None:
     traced = Traced(text)
 
     assert traced.text == canonical(text)
-    assert all(0 <= a <= b <= len(text) for a, b in (traced.origin(at, at + 1) for at in range(len(traced.text))))
+    assert all(
+        0 <= a <= b <= len(text) for a, b in (traced.origin(index, index + 1) for index in range(len(traced.text)))
+    )
 
 
 def test_a_secret_with_half_a_surrogate_pair_is_masked() -> None:
@@ -188,3 +193,23 @@ def test_a_long_text_of_escapes_takes_the_time_that_its_length_needs() -> None:
 
     # 2 s on a slow machine; a search that goes back over the text takes minutes.
     assert time.process_time() - begun < 60
+
+
+def test_a_secret_that_was_encoded_more_often_than_it_is_decoded_is_masked_as_far() -> None:
+    text = "a&b"
+    for _ in range(LAYERS + 2):
+        text = quote(text, safe="")
+
+    form = canonical(text)
+
+    assert "%" in form
+    assert Traced(text).text == form
+
+
+@pytest.mark.parametrize("secret", ["''''''''", "abc"])
+def test_a_secret_whose_other_forms_are_short_is_masked_as_it_was_given(secret: str) -> None:
+    known = Known()
+    known.add([secret])
+
+    assert [f"key {secret}."[slice(*span)] for span in known.spans(f"key {secret}.")] == [secret]
+    assert known.spans("an ordinary line") == []

@@ -98,3 +98,19 @@ def test_under_a_name_that_may_be_a_secrets_only_random_characters_are_one(value
     assert looks_random(value)
     assert not is_secret("key", "image")
     assert not is_secret("key", "TransformerEncoderLayer.forward")
+
+
+def test_a_list_under_the_name_of_a_secret_is_one_unless_it_is_empty() -> None:
+    assert is_secret("password", ["hunter2"])
+    assert not is_secret("password", [])
+    assert not is_secret("epochs", ["hunter2"])
+
+
+def test_a_word_of_the_kind_may_follow_that_of_the_secret() -> None:
+    assert is_secret("DB_PASSWORD_VALUE", "hunter2")
+    assert is_secret("api_key_str", "k3yk3yk3y")
+
+
+def test_the_names_of_secrets_are_no_secrets() -> None:
+    assert not is_secret("pull_secrets", "registry")
+    assert is_secret("secrets", "hunter2")

@@ -1,4 +1,4 @@
-"""What is masked in free text. The shapes and the ordinary lines in tests/data/secrets were written before the code."""
+"""Secrets in free text are masked. The shapes and ordinary lines in tests/data/secrets were written before the code."""
 
 import ast
 import json
@@ -20,30 +20,30 @@ def rows(name: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
 
 
-def shown(row: dict[str, str], text: str) -> str:
+def mask_row(row: dict[str, str], text: str) -> str:
     """Return *text* as we write it: in a line, or as the value of a hyperparameter or variable."""
     return mask(text) if row["kind"] == "text" else mask(str(masked({row["name"]: text})[row["name"]]))
 
 
 def test_at_least_nine_of_ten_secrets_are_masked() -> None:
     missed = []
-    given = rows("secrets.jsonl")
-    for row in given:
+    cases = rows("secrets.jsonl")
+    for row in cases:
         # The secret stands between « and »; a mark inside keeps scanners of repositories from taking it for a real one.
         marked = row.get("text", row.get("value", "")).replace("⁞", "")
         secret = marked[marked.index("«") + 1 : marked.index("»")]
 
-        text = shown(row, marked.replace("«", "").replace("»", ""))
+        text = mask_row(row, marked.replace("«", "").replace("»", ""))
 
         if any(part in text for part in secret.split("\n")):
             missed.append(text)
 
-    assert len(given) == 80
+    assert len(cases) == 80
     assert len(missed) <= 8, missed
 
 
 @pytest.mark.parametrize(
-    ("argv", "shown"),
+    ("argv", "masked"),
     [
         ("t.py --SECRET short --lr 1", f"t.py --SECRET {MASK} --lr 1"),
         ("t.py --password -x --lr 1", f"t.py --password {MASK} --lr 1"),
@@ -53,16 +53,16 @@ def test_at_least_nine_of_ten_secrets_are_masked() -> None:
         ("t.py --api_key", "t.py --api_key"),
     ],
 )
-def test_what_stands_behind_an_option_of_a_secrets_name_is_masked_however_short(argv: str, shown: str) -> None:
-    assert " ".join(mask_arguments(argv.split())) == shown
+def test_what_stands_behind_an_option_of_a_secrets_name_is_masked_however_short(argv: str, masked: str) -> None:
+    assert " ".join(mask_arguments(argv.split())) == masked
 
 
 def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:
-    given = [(row, row.get("text", row.get("value", ""))) for row in rows("ordinary.jsonl")]
+    cases = [(row, row.get("text", row.get("value", ""))) for row in rows("ordinary.jsonl")]
 
-    changed = [text for row, text in given if shown(row, text) != text]
+    changed = [text for row, text in cases if mask_row(row, text) != text]
 
-    assert len(given) == 200
+    assert len(cases) == 200
     assert len(changed) <= 2, changed
 
 
@@ -104,7 +104,7 @@ def test_the_value_is_masked_and_what_stands_around_it_stays(text: str, expected
 
 
 @pytest.mark.parametrize(
-    "told",
+    "template",
     [
         # A prefix before the quote.
         "password=b'«»'",
@@ -167,17 +167,17 @@ def test_the_value_is_masked_and_what_stands_around_it_stays(text: str, expected
         "api_key=\x1b[1m\x1b[32m'«»'\x1b[0m",
     ],
 )
-def test_a_value_is_masked_whatever_opens_it(told: str) -> None:
+def test_a_value_is_masked_whatever_opens_it(template: str) -> None:
     for secret in ("tiger9-tail", "Zk9vvQ1"):
-        text = told.replace("«»", secret)
+        text = template.replace("«»", secret)
 
-        shown = mask(text)
+        masked = mask(text)
 
-        assert MASK in shown
-        assert secret not in shown
-        assert secret[-3:] not in shown
+        assert MASK in masked
+        assert secret not in masked
+        assert secret[-3:] not in masked
         for around in (" --lr 1", "https://x", "features", "@db.internal:5432/runs", "lr: 1", "</password>"):
-            assert (around in shown) == (around in text)
+            assert (around in masked) == (around in text)
 
 
 # The prefix and the form of a service's token; the rest is filled up, so that no scanner takes these for real ones.
@@ -262,20 +262,22 @@ def messages() -> Iterator[str]:
 
 def test_no_message_of_our_own_is_masked() -> None:
     # One text: a call for each message takes ten times as long.
-    said = "\n\0\n".join(text for text in messages() if " " in text)
+    all_text = "\n\0\n".join(text for text in messages() if " " in text)
 
     changed = [
-        (ours, shown) for ours, shown in zip(said.split("\0"), mask(said).split("\0"), strict=True) if ours != shown
+        (ours, masked)
+        for ours, masked in zip(all_text.split("\0"), mask(all_text).split("\0"), strict=True)
+        if ours != masked
     ]
 
-    assert said.count("\0") > 2000
+    assert all_text.count("\0") > 2000
     assert changed == []
 
 
 def units() -> list[str]:
     """Return texts that, repeated, make patterns search long for nothing."""
-    own = ["a", "a-", "token=", "--token ", '"password": "', "key=[", 'key="', "name: token, value: {", "https://a:"]
-    own += [
+    hints = ["a", "a-", "token=", "--token ", '"password": "', "key=[", 'key="', "name: token, value: {", "https://a:"]
+    hints += [
         '{"name": "API_KEY", "value": ',
         "value: a, name: ",
         "bearer ",
@@ -312,7 +314,7 @@ def units() -> list[str]:
         "\x1b[1m",
         "\x1b[1mtoken=",
     ]
-    return own + [hint for shape in shapes.all_shapes() for hint in shape.hints[:1]]
+    return hints + [hint for shape in shapes.all_shapes() for hint in shape.hints[:1]]
 
 
 def test_a_long_line_of_anything_is_masked_in_the_time_that_its_length_needs() -> None:

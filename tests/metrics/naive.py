@@ -26,16 +26,16 @@ def naive(block: bytes, definitions: tuple[tuple[str, str], ...]) -> list[tuple[
             match = re.search(regex, text) or re.search(regex, text.removesuffix("\r"))
             if match is None:
                 continue
-            named = match.re.groupindex.get("step")
-            group = 2 if named == 1 and match.re.groups > 1 else 1
+            group_number = match.re.groupindex.get("step")
+            group = 2 if group_number == 1 and match.re.groups > 1 else 1
             try:
                 value = float(match[group])
             except (TypeError, ValueError, AttributeError):
                 continue
             if name == "step" and value == value and abs(value) < 2**53 and value == int(value):
                 newest = int(value)
-            own = None
-            if named is not None and named != group and (match[named] or "").isdigit():
-                own = int(match[named])
-            samples.append((name, repr(value), newest if own is None else own))
+            own_step = None
+            if group_number is not None and group_number != group and (match[group_number] or "").isdigit():
+                own_step = int(match[group_number])
+            samples.append((name, repr(value), newest if own_step is None else own_step))
     return samples

@@ -161,7 +161,7 @@ def regexes(draw: st.DrawFn) -> str:
     return flags + wrap.format(part()) + value + draw(st.sampled_from(["", part(), "$"]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(regexes(), min_size=1, max_size=4),
     st.lists(PIECES, max_size=15).map("".join),
@@ -176,7 +176,7 @@ def test_any_block_gives_what_its_lines_give(patterns: list[str], text: str, noi
     assert captured(block, definitions) == naive(block, definitions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(regexes(), st.lists(PIECES, max_size=10).map("".join), st.integers(0, 3))
 def test_searching_position_by_position_finds_the_same(regex: str, text: str, position: int) -> None:
     pattern = re.compile(regex)
@@ -247,9 +247,9 @@ def guard() -> Iterator[MatchGuard]:
     ],
 )
 def test_a_regex_without_end_is_switched_off_and_the_others_go_on(guard: MatchGuard, regex: str, line: bytes) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     definitions = compile([("before", r"v=([0-9]+)"), ("bad", regex), ("after", r"w=([0-9]+)")], "test")
-    capture = MetricCapture(definitions, warn=told.append, watch=guard)
+    capture = MetricCapture(definitions, warn=messages.append, watch=guard)
     begun = time.thread_time()
 
     samples = capture.lines(b"v=1 " + line + b" w=1\nv=2 w=2\n", host="h", rank=0, now_s=1)
@@ -259,23 +259,23 @@ def test_a_regex_without_end_is_switched_off_and_the_others_go_on(guard: MatchGu
     expected = [(name, value) for value in (1, 2) for name in ("before", "after")]
     assert [(sample.name, sample.value) for sample in samples if sample.name != "bad"] == expected
     assert {sample.name for sample in again} >= {"before", "after"}
-    if told:  # A fast machine, or another CPython, may do it in time.
-        (words,) = told
+    if messages:  # A fast machine, or another CPython, may do it in time.
+        (words,) = messages
         assert "'bad'" in words
         assert repr((b"v=1 " + line)[:20].decode())[:-1] in words
 
 
 def test_the_classic_of_endless_regexes_is_told_of(guard: MatchGuard) -> None:
-    told: list[str] = []
-    capture = MetricCapture(compile([("bad", r"x(a+)+b([0-9])")], "test"), warn=told.append, watch=guard)
+    messages: list[str] = []
+    capture = MetricCapture(compile([("bad", r"x(a+)+b([0-9])")], "test"), warn=messages.append, watch=guard)
 
     samples = capture.lines(b"me:pw12@db " * 20 + b"x" + b"a" * 60 + b"b\n", host="h", rank=0, now_s=1)
 
     assert samples == []
-    assert len(told) == 1
-    assert "switched off" in told[0]
+    assert len(messages) == 1
+    assert "switched off" in messages[0]
     # Cut between words: no mask recognises half a secret.
-    assert set(re.findall("me:[^ .]*", told[0])) == {"me:pw12@db"}
+    assert set(re.findall("me:[^ .]*", messages[0])) == {"me:pw12@db"}
 
 
 class Clocks:
@@ -306,14 +306,14 @@ class Clocks:
 def test_a_regex_that_takes_its_fifth_of_the_time_is_switched_off(
     each_s: float, every_s: float, lines: int, switched_off: bool
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     clocks = Clocks(each_s)
     definitions = compile([("slow", r"v=([0-9]+)")], "test")
-    capture = MetricCapture(definitions, warn=told.append, clock=clocks.clock, cpu=clocks.cpu)
+    capture = MetricCapture(definitions, warn=messages.append, clock=clocks.clock, cpu=clocks.cpu)
 
     for _ in range(60):
         clocks.now_s += every_s
         capture.lines(b"v=1\n" * lines, host="h", rank=0, now_s=1)
 
-    assert len(told) == switched_off
+    assert len(messages) == switched_off
     assert bool(capture.lines(b"v=1\n", host="h", rank=0, now_s=1)) != switched_off

@@ -62,6 +62,9 @@ def test_many_quick_matches_are_not_interrupted_however_long_they_take_together(
             ENDLESS.search("a" * 12)
         guard.disarm()
 
+        assert guard.match_count > 10
+        assert overrun(guard)  # It watches on.
+
 
 def test_nothing_comes_after_disarm() -> None:
     with MatchGuard(budget_s=0.005) as guard:
@@ -73,22 +76,24 @@ def test_nothing_comes_after_disarm() -> None:
         while time.process_time() - begun < 0.05:
             pass
 
+        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
 
 def test_the_handler_that_was_there_is_put_back() -> None:
-    def mine(number: int, frame: object) -> None:
+    def note_signal(number: int, frame: object) -> None:
         """Stand for another user of the signal."""
 
-    before = signal.signal(signal.SIGVTALRM, mine)
+    old_handler = signal.signal(signal.SIGVTALRM, note_signal)
     try:
         with MatchGuard(budget_s=0.01) as guard:
             untouched = signal.getsignal(signal.SIGVTALRM)
             overrun(guard)
 
-        assert untouched is mine
-        assert signal.getsignal(signal.SIGVTALRM) is mine
+        assert untouched is note_signal
+        assert signal.getsignal(signal.SIGVTALRM) is note_signal
         assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
     finally:
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, old_handler)
 
 
 def test_other_signals_during_a_match_are_noted_and_do_not_end_it() -> None:

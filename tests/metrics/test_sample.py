@@ -8,8 +8,16 @@ from toolkit.metrics.sample import number, whole
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        *[("0.5", 0.5), (" 4.5e-05 ", 4.5e-05), ("-3", -3), ("inf", math.inf), ("-Infinity", -math.inf), (".5", 0.5)],
-        *[("1_000", 1000), ("1_000.5", 1000.5), ("1e-3", 0.001), ("+2.", 2)],
+        ("0.5", 0.5),
+        (" 4.5e-05 ", 4.5e-05),
+        ("-3", -3),
+        ("inf", math.inf),
+        ("-Infinity", -math.inf),
+        (".5", 0.5),
+        ("1_000", 1000),
+        ("1_000.5", 1000.5),
+        ("1e-3", 0.001),
+        ("+2.", 2),
     ],
 )
 def test_numbers_are_read_as_python_reads_them(text: str, value: float) -> None:

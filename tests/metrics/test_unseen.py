@@ -5,7 +5,7 @@ from toolkit.metrics.definition import compile
 from toolkit.metrics.unseen import Unseen
 
 
-def said(log: bytes, *pairs: tuple[str, str]) -> list[str]:
+def warn_of(log: bytes, *pairs: tuple[str, str]) -> list[str]:
     """Return the sentences after the blocks of *log*, which are separated by form feeds."""
     definitions = compile(pairs, "here")
     capture, unseen = MetricCapture(definitions, warn=print), Unseen(definitions)
@@ -43,7 +43,7 @@ NOTHING = "no line matched, and none was near. `toolkit metrics try LOG` tries r
 def test_a_definition_that_captured_nothing_is_named_with_the_nearest_line(
     log: bytes, regex: str, sentence: str | None
 ) -> None:
-    sentences = said(log, ("m", regex))
+    sentences = warn_of(log, ("m", regex))
 
     assert len(sentences) == (sentence is not None)
     assert sentence is None or sentences[0].startswith("metric 'm': ")
@@ -53,9 +53,9 @@ def test_a_definition_that_captured_nothing_is_named_with_the_nearest_line(
 def test_those_without_a_near_line_share_a_sentence_and_a_job_without_lines_has_none() -> None:
     pairs = (("acc", "acc=(.)"), ("f1_score", "f1_score=(.)"))
 
-    assert said(b"hello\n", *pairs) == [f"metrics 'acc', 'f1_score': {NOTHING}"]
+    assert warn_of(b"hello\n", *pairs) == [f"metrics 'acc', 'f1_score': {NOTHING}"]
     assert list(Unseen(compile(pairs, "here")).sentences()) == []
 
 
 def test_a_name_with_two_definitions_is_seen_once_one_of_them_captures() -> None:
-    assert said(b"loss=1\n", ("loss", "loss=(.)"), ("loss", "LOSS: (.)")) == []
+    assert warn_of(b"loss=1\n", ("loss", "loss=(.)"), ("loss", "LOSS: (.)")) == []

@@ -60,11 +60,31 @@ def test_each_of_the_gpt2_definitions_draws_one_warning() -> None:
     ],
 )
 def test_what_comes_out_wrong_is_said_once(regex: str, words: str) -> None:
-    found = warnings(defined(regex), Unwatched())
+    texts = warnings(defined(regex), Unwatched())
 
-    assert len(found) <= 1
-    assert words in "".join(found)
-    assert found or not words
+    assert len(texts) <= 1
+    assert words in "".join(texts)
+    assert texts or not words
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"(?<!val_)loss: ([0-9.]+)",
+        r"loss: ([0-9.]+)(?!%)",
+        r"^(?:train|eval) loss: ([0-9.]+)",
+        r"loss(?:=|: )([0-9.]+)",
+        r"validation-(?:error|rmse):([0-9.]+)",
+        r"^(?:rank 0: )?loss: ([0-9.]+)",
+        r"loss=(?:nan|([0-9.]+))",
+        r"(?:abc){2} ([0-9.]+)",
+        r"(?:loss=([0-9.]+))? of (?:a|b)",
+    ],
+)
+def test_groups_branches_and_lookarounds_do_not_hide_what_comes_out_wrong(regex: str) -> None:
+    (warning,) = warnings(defined(regex), Unwatched())
+
+    assert "4.5e-05" in warning
 
 
 @pytest.mark.parametrize(
@@ -145,8 +165,6 @@ def test_a_match_that_takes_too_long_is_no_omission_whenever_that_shows(number: 
         r"time=([0-9.]+) [µμ]s",
         r"[一-龥]+([0-9.]+)",
         r"(?<=[α-ω]=)([0-9.]+)",
-        r"[\x00-\x08]([0-9.]+)",
-        r"[\U0001f600-\U0001f64f] ([0-9.]+)",
     ],
 )
 def test_characters_that_logs_rarely_hold_are_written_from_the_class_itself(regex: str) -> None:
@@ -187,11 +205,11 @@ NOTEBOOK = [
 
 
 def test_the_vit_notebooks_definitions_that_keras_3_never_matches_come_with_ones_that_do() -> None:
-    found = {each.name: (each, better) for each, better in keras_3(compile(NOTEBOOK, "test"), Unwatched())}
+    by_name = {metric.name: (metric, better) for metric, better in keras_3(compile(NOTEBOOK, "test"), Unwatched())}
 
-    assert set(found) == {"loss", "s/epoch"}
+    assert set(by_name) == {"loss", "s/epoch"}
     values = {}
-    for name, (definition, better) in found.items():
+    for name, (definition, better) in by_name.items():
         assert definition.pattern.search(TF_KERAS) and not definition.pattern.search(KERAS_3)
         match = re.search(better, KERAS_3)
         assert match is not None
@@ -213,11 +231,11 @@ PRINTED = (
 
 
 def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers() -> None:
-    found = list(transformers_5(compile(GPT2, "test"), Unwatched()))
+    rewritten = list(transformers_5(compile(GPT2, "test"), Unwatched()))
 
-    assert [each.name for each in found] == [name for name, _ in GPT2]
+    assert [metric.name for metric in rewritten] == [name for name, _ in GPT2]
     values = {}
-    for definition in found:
+    for definition in rewritten:
         better = for_both_transformers(definition, Unwatched())
         assert not any(definition.pattern.search(line) and definition.pattern.search(line)[1] for line in PRINTED)  # type: ignore[index]
         read = [match[1] for line in PRINTED if (match := re.search(better, line))]
@@ -227,10 +245,10 @@ def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers()
         assert read and read == unquoted
         values[definition.regex.split("'")[1]] = float(read[0])
     assert values["learning_rate"] == 8.333e-06 and values["train_runtime"] == 2.019 and values["loss"] == 4.318
-    line = transformers_5_warning(found, Unwatched())
+    line = transformers_5_warning(rewritten, Unwatched())
     assert (
         line.count("Write ") == 1
-        and for_both_transformers(found[0], Unwatched()) in line
+        and for_both_transformers(rewritten[0], Unwatched()) in line
         and all(repr(name) in line for name, _ in GPT2)
     )
 
@@ -238,14 +256,14 @@ def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers()
 def test_what_stands_behind_the_number_stays_in_the_better_regex() -> None:
     definitions = compile([("loss", r"'loss': ([0-9.]+), "), ("norm", r"'grad_norm': ([0-9.]+)")], "test")
 
-    better, other = (for_both_transformers(each, Unwatched()) for each in transformers_5(definitions, Unwatched()))
+    better, other = (for_both_transformers(metric, Unwatched()) for metric in transformers_5(definitions, Unwatched()))
 
     assert better == f"'loss': '?{NUMBER}'?, " and re.search(better, PRINTED[0])
     assert other == f"'grad_norm': '?{NUMBER}"
 
 
 @pytest.mark.parametrize(
-    "named",
+    "definitions",
     [
         [("loss", r"'loss': ([0-9.]*)")],
         [("loss", r"'loss': '?([0-9.]+)"), ("norm", r"'grad_norm': '([0-9.]+)")],
@@ -253,5 +271,5 @@ def test_what_stands_behind_the_number_stays_in_the_better_regex() -> None:
     ],
     ids=["a dictionary of the script's own", "quotes are known", "another form"],
 )
-def test_other_definitions_are_not_warned_of_transformers(named: list[tuple[str, str]]) -> None:
-    assert list(transformers_5(compile(named, "test"), Unwatched())) == []
+def test_other_definitions_are_not_warned_of_transformers(definitions: list[tuple[str, str]]) -> None:
+    assert list(transformers_5(compile(definitions, "test"), Unwatched())) == []

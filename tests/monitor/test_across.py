@@ -14,7 +14,7 @@ from toolkit.monitor.across import Across
 WORK = own_work(job([steps(30, forward_s=0.05)]))
 
 
-def told(folder: Path) -> OwnWork:
+def read_own_work(folder: Path) -> OwnWork:
     return msgspec.json.decode((folder / OWN).read_bytes(), type=OwnWork)
 
 
@@ -25,7 +25,7 @@ def test_a_request_for_a_trace_stands_beside_the_newest_own_work(tmp_path: Path)
     across.own({})
     across.ask(3, 1)
 
-    assert told(tmp_path) == OwnWork(ranks=(), asked=TraceAsked(number=2, slow=3, healthy=1))
+    assert read_own_work(tmp_path) == OwnWork(ranks=(), asked=TraceAsked(number=2, slow=3, healthy=1))
 
 
 def test_the_own_work_is_written_as_often_as_a_rule_looks(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from toolkit.monitor.gpu import source as gpu_source
 from toolkit.monitor.gpu.source import GpuSource
 
 CHILD = """
-import sys
+import os, sys
+with open(sys.argv[3], "a") as pids:
+    print(os.getpid(), file=pids)
 sys.path.insert(0, sys.argv[1])
 from toolkit.monitor.gpu.child import main
 main(float(sys.argv[2]))
@@ -22,14 +24,15 @@ Start = Callable[[str], GpuSource]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
-    """Start the child with a stand-in that does what FAKE_NVML says; what it notes goes to `notes`."""
+    """Start the child with a stand-in that does what FAKE_NVML says; what it notes goes to `notes`, the pids of the
+    children to `pids`."""
     started: list[GpuSource] = []
 
     def make(how: str) -> GpuSource:
         monkeypatch.setenv("FAKE_NVML", how)
         folder = Path(__file__).parent / "nvml" if how != "no package" else tmp_path
         hides = "" if how != "no package" else "import sys; sys.modules['pynvml'] = None\n"
-        argv = (sys.executable, "-c", hides + CHILD, str(folder), "0.05")
+        argv = (sys.executable, "-c", hides + CHILD, str(folder), "0.05", str(tmp_path / "pids"))
         source = GpuSource(argv, time.monotonic(), (tmp_path / "notes").write_text)  # type: ignore[arg-type]
         started.append(source)
         return source
@@ -44,23 +47,23 @@ def until(source: GpuSource, done: Callable[[dict[str, float]], bool]) -> dict[s
     ends_s = time.monotonic() + 60
     while time.monotonic() < ends_s:
         values = source.values(time.monotonic())
-        named = dict(zip([column.name for column in source.columns], values, strict=True))
-        if done(named):
-            return named
+        by_name = dict(zip([column.name for column in source.columns], values, strict=True))
+        if done(by_name):
+            return by_name
         time.sleep(0.01)
-    raise AssertionError(f"not within 60 s: {named}")
+    raise AssertionError(f"not within 60 s: {by_name}")
 
 
 def test_every_gpu_is_measured_by_what_it_supports(start: Start) -> None:
     source = start("")
 
-    found = until(source, lambda named: named.get("gpu/0/used_percent", 0) > 0)
+    sampled = until(source, lambda by_name: by_name.get("gpu/0/used_percent", 0) > 0)
 
     assert source.names == ("NVIDIA H100 80GB HBM3", "Tesla T4")
-    assert found.pop("gpu/driver/silent_s") < 60
-    assert found.pop("gpu/0/nvlink_bytes_per_s") >= 0
-    hopper = {name.removeprefix("gpu/0/"): value for name, value in found.items() if name.startswith("gpu/0/")}
-    turing = {name.removeprefix("gpu/1/"): value for name, value in found.items() if name.startswith("gpu/1/")}
+    assert sampled.pop("gpu/driver/silent_s") < 60
+    assert sampled.pop("gpu/0/nvlink_bytes_per_s") >= 0
+    hopper = {name.removeprefix("gpu/0/"): value for name, value in sampled.items() if name.startswith("gpu/0/")}
+    turing = {name.removeprefix("gpu/1/"): value for name, value in sampled.items() if name.startswith("gpu/1/")}
     common = {"memory_used_bytes": 20 << 30, "power_watts": 350.5, "sm_clock_mhz": 1980, "temperature_celsius": 61}
     assert hopper == {
         **common,
@@ -88,8 +91,8 @@ def test_every_gpu_is_measured_by_what_it_supports(start: Start) -> None:
 
 def test_a_driver_that_hangs_is_silence_and_nobody_waits(start: Start) -> None:
     source = start("hangs")
-    until(source, lambda named: named.get("gpu/0/used_percent", 0) > 0)
-    until(source, lambda named: named["gpu/driver/silent_s"] > 0.5)
+    until(source, lambda by_name: by_name.get("gpu/0/used_percent", 0) > 0)
+    until(source, lambda by_name: by_name["gpu/driver/silent_s"] > 0.5)
 
     before_s = time.monotonic()
     later = source.values(before_s + gpu_source.STALE_S + 1)
@@ -99,44 +102,47 @@ def test_a_driver_that_hangs_is_silence_and_nobody_waits(start: Start) -> None:
     assert all(value != value for value in later[:-1])
 
 
-def test_a_child_that_hangs_is_replaced_and_its_silence_still_counts(start: Start) -> None:
+def test_a_child_that_hangs_is_replaced_and_its_silence_still_counts(start: Start, tmp_path: Path) -> None:
     source = start("hangs")
-    until(source, lambda named: named.get("gpu/0/used_percent", 0) > 0)
-    first = source._child
-    assert first is not None
+    until(source, lambda by_name: by_name.get("gpu/0/used_percent", 0) > 0)
     late_s = time.monotonic() + gpu_source.KILL_AFTER_S + 1
 
     ends_s = time.monotonic() + 60
-    while source._child is first and time.monotonic() < ends_s:
+    pids: list[str] = []
+    while len(pids) < 2 and time.monotonic() < ends_s:
         source.values(late_s)
+        pids = (tmp_path / "pids").read_text().split()
 
-    assert source._child is not None
-    assert source._child.pid != first.pid
+    first, second = pids
+    assert not Path("/proc", first).exists()
+    assert Path("/proc", second).exists()
     assert source.values(late_s)[-1] > gpu_source.KILL_AFTER_S
-    assert until(source, lambda named: named["gpu/driver/silent_s"] < 30)["gpu/1/used_percent"] == 10
+    assert until(source, lambda by_name: by_name["gpu/driver/silent_s"] < 30)["gpu/1/used_percent"] == 10
 
 
 def test_a_gpu_that_is_lost_has_no_values_and_the_others_have_theirs(start: Start) -> None:
     source = start("lost")
 
-    found = until(source, lambda named: named.get("gpu/1/used_percent", 0) != named.get("gpu/1/used_percent", 0))
+    sampled = until(
+        source, lambda by_name: by_name.get("gpu/1/used_percent", 0) != by_name.get("gpu/1/used_percent", 0)
+    )
 
-    assert found["gpu/0/used_percent"] == 90
+    assert sampled["gpu/0/used_percent"] == 90
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("no driver", "GPUs are not measured: NVML: Driver Not Loaded"),
         ("no package", "GPUs are not measured: the package nvidia-ml-py is not installed"),
     ],
 )
-def test_why_there_are_no_values_is_said_once(start: Start, tmp_path: Path, how: str, said: str) -> None:
+def test_why_there_are_no_values_is_said_once(start: Start, tmp_path: Path, how: str, message: str) -> None:
     source = start(how)
 
-    until(source, lambda named: not named)
+    until(source, lambda by_name: not by_name)
 
-    assert said in (tmp_path / "notes").read_text()
+    assert message in (tmp_path / "notes").read_text()
     assert (source.columns, source.values(time.monotonic())) == ((), [])
 
 

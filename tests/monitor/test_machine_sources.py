@@ -59,7 +59,7 @@ def write(folder: Path, files: dict[str, bytes]) -> str:
     return str(folder)
 
 
-def named(source: SampleSource, now_s: float) -> dict[str, float]:
+def sample_by_name(source: SampleSource, now_s: float) -> dict[str, float]:
     values = source.values(now_s)
     return dict(zip([column.name for column in source.columns], values, strict=True))
 
@@ -68,13 +68,13 @@ def named(source: SampleSource, now_s: float) -> dict[str, float]:
 def test_the_containers_memory_is_without_cached_files(tmp_path: Path, files: dict[str, bytes]) -> None:
     source = MemorySource(write(tmp_path, files))
 
-    found = named(source, 1.0)
+    values = sample_by_name(source, 1.0)
 
-    assert found["memory/container/used_bytes"] == 400_000
-    assert found["memory/container/limit_bytes"] == 800_000
-    assert found["memory/container/used_percent"] == 50.0
-    assert found["memory/host/used_percent"] == 60.0
-    assert found["memory/events/oom_kills"] == 0.0
+    assert values["memory/container/used_bytes"] == 400_000
+    assert values["memory/container/limit_bytes"] == 800_000
+    assert values["memory/container/used_percent"] == 50.0
+    assert values["memory/host/used_percent"] == 60.0
+    assert values["memory/events/oom_kills"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,16 @@ def test_kills_count_from_the_start(tmp_path: Path, files: dict[str, bytes], eve
     source = MemorySource(write(tmp_path, files))
     write(tmp_path, {events: files[events].replace(b"oom_kill 1", b"oom_kill 3")})
 
-    assert named(source, 1.0)["memory/events/oom_kills"] == 2.0
+    assert sample_by_name(source, 1.0)["memory/events/oom_kills"] == 2.0
 
 
 def test_without_a_group_the_host_stands_for_the_container(tmp_path: Path) -> None:
-    found = named(MemorySource(write(tmp_path, {"proc/self/cgroup": b"0::/\n", "proc/meminfo": MEMINFO})), 1.0)
+    values = sample_by_name(
+        MemorySource(write(tmp_path, {"proc/self/cgroup": b"0::/\n", "proc/meminfo": MEMINFO})), 1.0
+    )
 
-    assert found["memory/container/used_bytes"] == 600 * 1024
-    assert found["memory/container/limit_bytes"] == 1000 * 1024
+    assert values["memory/container/used_bytes"] == 600 * 1024
+    assert values["memory/container/limit_bytes"] == 1000 * 1024
 
 
 @pytest.mark.parametrize("files", [V2, V1], ids=["version 2", "version 1"])
@@ -110,7 +112,7 @@ def test_throttling_and_use_are_those_since_the_last_sample(tmp_path: Path, file
         else {"sys/fs/cgroup/cpu.stat": b"usage_usec 4000000\nnr_periods 120\nnr_throttled 15\n"},
     )
 
-    assert named(source, 3.0) == {
+    assert sample_by_name(source, 3.0) == {
         "cpu/container/used_cores": 1.5,
         "cpu/all/quota_cores": 1.5,
         "cpu/all/throttled_percent": 25.0,
@@ -120,7 +122,7 @@ def test_throttling_and_use_are_those_since_the_last_sample(tmp_path: Path, file
 def test_a_container_without_a_limit_is_not_throttled(tmp_path: Path) -> None:
     files = {**V2, "sys/fs/cgroup/cpu.max": b"max 100000\n"}
 
-    assert set(named(Quota(write(tmp_path, files), 1.0), 2.0)) == {"cpu/container/used_cores"}
+    assert set(sample_by_name(Quota(write(tmp_path, files), 1.0), 2.0)) == {"cpu/container/used_cores"}
 
 
 def test_pressure_is_the_share_of_the_time_since_the_last_sample(tmp_path: Path) -> None:
@@ -129,10 +131,10 @@ def test_pressure_is_the_share_of_the_time_since_the_last_sample(tmp_path: Path)
     source = Pressure(write(tmp_path, {**V2, **files}), 0.0)
     write(tmp_path, {"sys/fs/cgroup/memory.pressure": line.format(1_000_000, 500_000).encode()})
 
-    found = named(source, 2.0)
+    values = sample_by_name(source, 2.0)
 
-    assert (found["pressure/memory/some_percent"], found["pressure/memory/full_percent"]) == (50.0, 25.0)
-    assert found["pressure/cpu/some_percent"] == found["pressure/io/full_percent"] == 0.0
+    assert (values["pressure/memory/some_percent"], values["pressure/memory/full_percent"]) == (50.0, 25.0)
+    assert values["pressure/cpu/some_percent"] == values["pressure/io/full_percent"] == 0.0
 
 
 def test_a_kernel_without_pressure_has_no_such_columns(tmp_path: Path) -> None:
@@ -147,10 +149,10 @@ def test_disks_and_interfaces_are_counted_once(tmp_path: Path) -> None:
     dev = DISKS["proc/net/dev"].replace(b"eth0:1000", b"eth0:5000").replace(b"lo: 7000", b"lo: 9000")
     write(tmp_path, {"proc/diskstats": stats, "proc/net/dev": dev})
 
-    found = named(source, 2.0)
+    values = sample_by_name(source, 2.0)
 
-    assert found.pop("disk/output/free_bytes") > 0
-    assert found == {
+    assert values.pop("disk/output/free_bytes") > 0
+    assert values == {
         "disk/all/read_bytes_per_s": 200 * 512 / 2,
         "disk/all/write_bytes_per_s": 400 * 512 / 2,
         "network/all/received_bytes_per_s": 2000.0,
@@ -161,10 +163,10 @@ def test_disks_and_interfaces_are_counted_once(tmp_path: Path) -> None:
 def test_every_source_measures_this_machine() -> None:
     sources: list[SampleSource] = [MemorySource(), Quota("/", 0.0), Pressure("/", 0.0), Traffic("/", Path("/tmp"), 0.0)]
 
-    found = {name: value for source in sources for name, value in named(source, 1.0).items()}
+    values = {name: value for source in sources for name, value in sample_by_name(source, 1.0).items()}
 
-    assert 0 < found["memory/container/used_bytes"] < found["memory/container/limit_bytes"]
-    assert all(value >= 0 for value in found.values())
+    assert 0 < values["memory/container/used_bytes"] < values["memory/container/limit_bytes"]
+    assert all(value >= 0 for value in values.values())
 
 
 @pytest.mark.root

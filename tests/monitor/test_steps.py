@@ -46,9 +46,9 @@ def test_of_a_ring_that_went_around_the_last_steps_are_there(tmp_path: Path, mon
     for step in range(1, layout.STEPS_KEPT + 101):
         write(written, step, step * MS)
 
-    found = steps.drain()
+    drained = steps.drain()
 
-    assert [step.step for step in found] == list(range(101, layout.STEPS_KEPT + 101))
+    assert [step.step for step in drained] == list(range(101, layout.STEPS_KEPT + 101))
 
 
 def test_the_steps_of_a_process_that_a_rank_started_are_the_ranks(
@@ -81,10 +81,10 @@ def test_heartbeats_are_steps_where_no_ring_is(tmp_path: Path) -> None:
     steps = StepReader(tmp_path, 1, 0.0)
     steps.add(4, 99)
 
-    found = steps.drain()
+    drained = steps.drain()
 
-    assert [(step.rank, step.step, step.step_s) for step in found] == [(4, 7, 0.005)]
-    assert found[0].end_s == pytest.approx(now_ns / 1e9)
+    assert [(step.rank, step.step, step.step_s) for step in drained] == [(4, 7, 0.005)]
+    assert drained[0].end_s == pytest.approx(now_ns / 1e9)
     assert steps.drain() == []
 
 
@@ -100,5 +100,26 @@ def test_ranks_are_read_as_train_lists_them(tmp_path: Path) -> None:
     assert roster.new() == [Listed(1, 1, 101, 8), Listed(2, -1, 102, 0)]
 
 
+def test_the_places_of_pauses_are_read_once_each_time_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring(tmp_path, monkeypatch, 4711)
+    steps = StepReader(tmp_path, 1, 0.0)
+    steps.add(3, 4711)
+    steps.drain()
+    file = tmp_path / "pauses-4711.json"
+
+    assert steps.read_pauses() is None
+    file.write_text('{"samples": 4, "data_samples": 1, "stacks": [{"count": 3, "place": "train.py:41"}]}')
+    first = steps.read_pauses()
+    assert first is not None
+    assert (first[3].samples, first[3].stacks[0].place) == (4, "train.py:41")
+    assert steps.read_pauses() is None
+    file.write_text('{"samples": ')
+    os.utime(file, ns=(1, 1))
+    assert steps.read_pauses() is None, "a damaged file tells nothing"
+
+
 def write(to: StepRing, step: int, end_ns: int) -> None:
-    to.add(step, end_ns, 8 * MS, MS, 2 * MS, 3 * MS, 2 * MS, layout.NONE, MS)
+    unmeasured = [layout.NONE] * 9
+    to.add(step, end_ns, 8 * MS, MS, 2 * MS, 3 * MS, 2 * MS, layout.NONE, MS, *unmeasured)

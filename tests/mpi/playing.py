@@ -47,9 +47,9 @@ class Hosts:
             base.resources(list(names), current=name, network_interface_name="lo")
 
     def hyperparameters(self, **more: object) -> None:
-        asked = {"sagemaker_mpi_enabled": True, **more}
+        parameters = {"sagemaker_mpi_enabled": True, **more}
         for base in self.bases.values():
-            base.hyperparameters({name: json.dumps(value) for name, value in asked.items()})
+            base.hyperparameters({name: json.dumps(value) for name, value in parameters.items()})
 
     def program(self, text: str) -> None:
         for base in self.bases.values():
@@ -67,4 +67,4 @@ class Hosts:
     def run(self, prefix: Sequence[str] = (), **more: str) -> dict[str, Done]:
         """Run all to their ends."""
         with self.start(prefix, **more) as running:
-            return {name: each.end() for name, each in running.items()}
+            return {name: host.end() for name, host in running.items()}

@@ -169,8 +169,8 @@ def test_a_rank_that_aborts_is_named_with_mpichs_words_for_it(tmp_path: Path) ->
 
 def stopped(running: dict[str, Live], ranks: int) -> None:
     """Let every rank get ready, and stop the leader."""
-    for each in running.values():
-        each.until(b"up", count=ranks)
+    for host in running.values():
+        host.until(b"up", count=ranks)
     running["algo-1"].signal(signal.SIGTERM)
 
 
@@ -179,7 +179,7 @@ def test_a_stop_lets_each_rank_save_and_ends_as_the_script_does(hosts: Hosts) ->
 
     with hosts.start() as running:
         stopped(running, 1)
-        done = {name: each.end() for name, each in running.items()}
+        done = {name: host.end() for name, host in running.items()}
 
     assert [end.status for end in done.values()] == [0, 0], done
     assert b"saved 0" in done["algo-1"].stdout
@@ -204,7 +204,7 @@ def test_ranks_that_a_stop_kills_do_not_take_those_that_save_with_them(hosts: Ho
 
     with hosts.start() as running:
         stopped(running, 1)
-        done = {name: each.end() for name, each in running.items()}
+        done = {name: host.end() for name, host in running.items()}
 
     assert [end.status for end in done.values()] == [143, 143], done
     assert b"saved 1" in done["algo-2"].stdout
@@ -218,9 +218,9 @@ REPEATED = {
 
 
 def test_custom_options_that_repeat_ours_are_taken(alone: Hosts, bed: str) -> None:
-    """44: these mpiruns refuse an option that is given twice."""
-    asked = {"sagemaker_mpi_num_of_processes_per_host": 2, "sagemaker_mpi_custom_mpi_options": REPEATED[bed]}
-    alone.hyperparameters(**asked)
+    """Contract point 44: these mpiruns refuse an option that is given twice."""
+    parameters = {"sagemaker_mpi_num_of_processes_per_host": 2, "sagemaker_mpi_custom_mpi_options": REPEATED[bed]}
+    alone.hyperparameters(**parameters)
     alone.program(SUM + "print(os.environ['COLOUR'], flush=True)\n")
 
     done = alone.run()["algo-1"]

@@ -119,7 +119,7 @@ needs_sshd = pytest.mark.skipif(
 
 @pytest.fixture
 def inside(debian: Hosts, tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """What runs a command where sshd has a port 22 and keys; hosts have addresses there."""
+    """Return the words that run a command where sshd has a port 22 and keys; hosts have addresses there."""
     keys = tmp_path / "keys"
     keys.mkdir(mode=0o700)
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "id_ed25519"), check=True)

@@ -23,8 +23,8 @@ os.write(1, b"x" * 20000 + b"\\nno newline")
 def out_of(done: Done, rank: int, host: str, *, stream: str = "stdout") -> list[bytes]:
     """Return a rank's lines on one of the console's streams."""
     tag = f"[1,mpirank:{rank},{host}]<{stream}>:".encode()
-    found = done.stdout if stream == "stdout" else done.stderr
-    return [line.removeprefix(tag) for line in found.split(b"\n") if line.startswith(tag)]
+    output = done.stdout if stream == "stdout" else done.stderr
+    return [line.removeprefix(tag) for line in output.split(b"\n") if line.startswith(tag)]
 
 
 def test_each_line_of_one_host_says_whose_it_is_and_metrics_know_it(alone: Hosts) -> None:
@@ -50,8 +50,8 @@ def test_lines_of_two_hosts_are_whole_and_say_the_host_that_the_rank_is_on(hosts
     assert [end.status for end in done.values()] == [0, 0], done
     leader = done["algo-1"]  # It alone has mpirun, whose output theirs is.
     for rank, host in enumerate(("algo-1", "algo-1", "algo-2", "algo-2")):
-        whole = b"half %d and whole, [1] and [2]" % rank
-        assert out_of(leader, rank, host) == [whole, b"", b"  \xe9 " + b"x" * 20000, b"no newline"], leader
+        full_line = b"half %d and whole, [1] and [2]" % rank
+        assert out_of(leader, rank, host) == [full_line, b"", b"  \xe9 " + b"x" * 20000, b"no newline"], leader
         assert out_of(leader, rank, host, stream="stderr") == [b"error of %d" % rank], leader
     samples = [json.loads(line) for line in (leader.base.output / "metrics.jsonl").read_text().splitlines()]
     assert {(sample["rank"], sample["host"]) for sample in samples} == {
@@ -59,11 +59,11 @@ def test_lines_of_two_hosts_are_whole_and_say_the_host_that_the_rank_is_on(hosts
     }
 
 
-@pytest.mark.parametrize(("asked", "prefix"), [("rank", b"[algo-1 rank 1] "), ("off", b"")])
-def test_the_prefix_is_the_one_asked_for(alone: Hosts, asked: str, prefix: bytes) -> None:
+@pytest.mark.parametrize(("choice", "prefix"), [("rank", b"[algo-1 rank 1] "), ("off", b"")])
+def test_the_prefix_is_the_one_asked_for(alone: Hosts, choice: str, prefix: bytes) -> None:
     alone.program("if rank: print('said', flush=True)\n")
 
-    done = alone.run(TOOLKIT_RANK_SHIM="off", TOOLKIT_LOG_PREFIX=asked)["algo-1"]
+    done = alone.run(TOOLKIT_RANK_SHIM="off", TOOLKIT_LOG_PREFIX=choice)["algo-1"]
 
     assert done.status == 0, done
     assert prefix + b"said" in done.stdout.split(b"\n")

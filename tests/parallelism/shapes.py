@@ -55,13 +55,13 @@ def block(name: str, width: int, rows: int, experts: int = 0) -> Module:
         count = rows // experts
         inner = [
             over(
-                f"{name}.experts.{at}",
+                f"{name}.experts.{index}",
                 [
-                    dense(f"{name}.experts.{at}.up", width, 4 * width, count),
-                    dense(f"{name}.experts.{at}.down", 4 * width, width, count),
+                    dense(f"{name}.experts.{index}.up", width, 4 * width, count),
+                    dense(f"{name}.experts.{index}.down", 4 * width, width, count),
                 ],
             )
-            for at in range(experts)
+            for index in range(experts)
         ]
         mlp = over(f"{name}.experts", inner, calls=0)
     else:
@@ -89,43 +89,43 @@ def decoder(layers: int, width: int, vocabulary: int, rows: int, *, tied: bool, 
             shares=("embed",),
         )
     embed = leaf("embed", width * vocabulary, into=rows, out=rows * width, shares=("head",) if tied else ())
-    layer = over("h", [block(f"h.{at}", width, rows, experts) for at in range(layers)], calls=0)
+    layer = over("h", [block(f"h.{index}", width, rows, experts) for index in range(layers)], calls=0)
     return over("", [embed, layer, leaf("norm", 2 * width, out=rows * width), head])
 
 
 def convolutions(stages: list[tuple[int, int, int]], classes: int, *, chain: bool) -> Module:
     """Return a CNN of (channels, size of the picture, layers) stages."""
-    children, before = [], 3
+    children, channels_in = [], 3
     for number, (channels, size, layers) in enumerate(stages):
         inner = []
-        for at in range(layers):
+        for index in range(layers):
             out = channels * size * size
-            weights = before * channels * 9
-            name = f"s{number}.{at}"
+            weights = channels_in * channels * 9
+            name = f"s{number}.{index}"
             inner.append(
-                leaf(name, weights, into=before * size * size, out=out, operations=2.0 * weights * size * size)
+                leaf(name, weights, into=channels_in * size * size, out=out, operations=2.0 * weights * size * size)
             )
-            before = channels
+            channels_in = channels
         children.append(over(f"s{number}", inner, sequential=True))
     size = stages[-1][1]
-    children.append(leaf("pool", 0, out=before * 49, into=before * size * size))
-    children.append(dense("fc", before * 49, classes, 1))
+    children.append(leaf("pool", 0, out=channels_in * 49, into=channels_in * size * size))
+    children.append(dense("fc", channels_in * 49, classes, 1))
     return over("", children, sequential=chain)
 
 
 def perceptron() -> Module:
     """Return a chain of eight pairs of a linear layer and an activation."""
     layers: list[Module] = []
-    for at in range(8):
-        layers.append(dense(str(2 * at), 1024, 1024, 256))
-        layers.append(leaf(str(2 * at + 1), 0, out=256 * 1024, operations=256.0 * 1024))
+    for index in range(8):
+        layers.append(dense(str(2 * index), 1024, 1024, 256))
+        layers.append(leaf(str(2 * index + 1), 0, out=256 * 1024, operations=256.0 * 1024))
     return over("", layers, sequential=True)
 
 
 def recommender() -> Module:
     """Return a model whose parameters are embedding tables of very uneven sizes."""
     sizes = [1_000_000, 300_000, 120_000, 40_000, 40_000, 9_000, 2_000, 300, 50, 10]
-    tables = [leaf(f"tables.{at}", size * 64, into=2048, out=2048 * 64) for at, size in enumerate(sizes)]
+    tables = [leaf(f"tables.{index}", size * 64, into=2048, out=2048 * 64) for index, size in enumerate(sizes)]
     top = [dense("top.0", 715, 512, 2048), dense("top.1", 512, 256, 2048), dense("top.2", 256, 1, 2048)]
     return over("", [over("tables", tables, calls=0), over("top", top, sequential=True)])
 
@@ -133,11 +133,11 @@ def recommender() -> Module:
 def translator() -> Module:
     """Return an encoder beside a decoder, with one embedding for both and the head."""
     embed = leaf("encoder.embed", 32_000 * 512, into=512, out=512 * 512, shares=("decoder.embed", "head"))
-    encoder = over("encoder", [embed, *(block(f"encoder.{at}", 512, 512) for at in range(3))])
+    encoder = over("encoder", [embed, *(block(f"encoder.{index}", 512, 512) for index in range(3))])
     again = leaf("decoder.embed", 0, into=512, out=512 * 512, shares=("encoder.embed", "head"))
     layers = [
-        over(f"decoder.{at}", [block(f"decoder.{at}.own", 512, 512), block(f"decoder.{at}.cross", 512, 512)])
-        for at in range(2)
+        over(f"decoder.{index}", [block(f"decoder.{index}.own", 512, 512), block(f"decoder.{index}.cross", 512, 512)])
+        for index in range(2)
     ]
     head = leaf(
         "head", 0, into=512 * 512, out=512 * 32_000, operations=2.0 * 512 * 512 * 32_000, shares=("encoder.embed",)

@@ -9,7 +9,7 @@ SHARDED = {"sharded_data_parallel_degree": 2}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "message"),
     [
         ({"partitions": 1, "fp16": True, "bf16": True}, "expected fp16 or bf16, .* found both"),
         ({"partitions": 2, **SHARDED}, "expected sharded_data_parallel_degree or several partitions"),
@@ -17,13 +17,13 @@ SHARDED = {"sharded_data_parallel_degree": 2}
         ({"partitions": 1, "shard_optimizer_state": True, **SHARDED}, "or shard_optimizer_state"),
     ],
 )
-def test_parameters_that_exclude_each_other_are_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ContractError, match=said):
-        parameters.read(given)
+def test_parameters_that_exclude_each_other_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parameters.read(values)
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("values", "expected"),
     [
         ({"partitions": 2}, {"memory_weight": 0.8, "active_microbatches": 4}),
         ({"partitions": 3, "optimize": "speed"}, {"memory_weight": 0.2, "active_microbatches": 5}),
@@ -37,14 +37,16 @@ def test_parameters_that_exclude_each_other_are_refused(given: dict[str, object]
         ({"partitions": "2", "ddp": "true", "memory_weight": "0.3"}, {"partitions": 2, "ddp": True}),
     ],
 )
-def test_a_parameter_that_depends_on_another_is_filled_in(given: dict[str, object], found: dict[str, object]) -> None:
-    cfg = parameters.read(given)
+def test_a_parameter_that_depends_on_another_is_filled_in(
+    values: dict[str, object], expected: dict[str, object]
+) -> None:
+    cfg = parameters.read(values)
 
-    assert {name: getattr(cfg, name) for name in found} == found
+    assert {name: getattr(cfg, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "message"),
     [
         ({"partition": 2}, "found 'partition'. Did you mean partitions"),
         ({"partitions": 2, "pipeline": "fast"}, "expected interleaved or simple for pipeline, found 'fast'"),
@@ -59,9 +61,9 @@ def test_a_parameter_that_depends_on_another_is_filled_in(given: dict[str, objec
         ({"microbatches": 2}, r"expected partitions \(or pipeline_parallel_degree\)"),
     ],
 )
-def test_a_refused_parameter_is_named_with_what_was_expected(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ContractError, match=said):
-        parameters.read(given)
+def test_a_refused_parameter_is_named_with_what_was_expected(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parameters.read(values)
 
 
 JOB = {"partitions": 2, "microbatches": "4", "ddp": True, "fp16": False}
@@ -79,7 +81,7 @@ def test_the_jobs_parameters_hold_and_the_rest_is_the_scripts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "script", "said", "where"),
+    ("job", "script", "message", "device_of"),
     [
         ({}, {}, r"expected partitions \(or", "SM_HP_MP_PARAMETERS"),
         ({}, {"microbatches": 2}, r"expected partitions \(or", "smp.init(config)"),
@@ -89,9 +91,9 @@ def test_the_jobs_parameters_hold_and_the_rest_is_the_scripts() -> None:
     ],
 )
 def test_a_wrong_parameter_is_reported_with_where_it_is(
-    job: dict[str, object], script: dict[str, object], said: str, where: str
+    job: dict[str, object], script: dict[str, object], message: str, device_of: str
 ) -> None:
-    with pytest.raises(ContractError, match=said) as refused:
+    with pytest.raises(ContractError, match=message) as refused:
         parameters.merge(job, script)
 
-    assert refused.value.where == where
+    assert refused.value.where == device_of

@@ -24,37 +24,38 @@ def brute_force(tree: Module, devices: int, scale: cost.CostScale) -> float:
     """Return the least cost of the busiest device over all contiguous splits of the modules that hold parameters and
     have none below; what is around them is with its first one, what is tied with what it is tied to."""
     leaves = [
-        each.name
-        for each in tree.walk()
-        if not any(below.parameter_bytes for below in each.children) and each.parameter_bytes
+        node.name
+        for node in tree.walk()
+        if not any(below.parameter_bytes for below in node.children) and node.parameter_bytes
     ]
-    at = {name: number for number, name in enumerate(leaves)}
+    numbers = {name: number for number, name in enumerate(leaves)}
     place: dict[str, int] = {}
-    for each in tree.walk():
-        inside = [below.name for below in each.walk() if below.name in at]
-        tied = [name for name in each.shares if name in at]
-        parent = each.name.rpartition(".")[0]
+    for node in tree.walk():
+        inside = [below.name for below in node.walk() if below.name in numbers]
+        tied = [name for name in node.shares if name in numbers]
+        parent = node.name.rpartition(".")[0]
         beside = max(place.values(), default=0) if tree.sequential and not parent else place.get(parent, 0)
-        place[each.name] = at[(inside or tied or [leaves[beside]])[0]]
+        place[node.name] = numbers[(inside or tied or [leaves[beside]])[0]]
     memory, time_s = [0.0] * len(leaves), [0.0] * len(leaves)
-    for each in tree.walk():
-        alone = cost.exclusive_cost(each)
-        memory[place[each.name]] += alone.memory_bytes
-        time_s[place[each.name]] += alone.compute_s
+    for node in tree.walk():
+        alone = cost.exclusive_cost(node)
+        memory[place[node.name]] += alone.memory_bytes
+        time_s[place[node.name]] += alone.compute_s
     as_chain = cost.find_chain(tree) is not None
     crossing = [
-        (place[one.caller], place[one.callee], one.seconds) for one in cost.list_transfers(tree, as_chain=as_chain)
+        (place[transfer.caller], place[transfer.callee], transfer.seconds)
+        for transfer in cost.list_transfers(tree, as_chain=as_chain)
     ]
     least = float("inf")
     for cuts in combinations(range(1, len(leaves)), devices - 1):
         device = [bisect(cuts, number) for number in range(len(leaves))]
         held, busy = [0.0] * devices, [0.0] * devices
-        for number, here in enumerate(device):
-            held[here] += memory[number]
-            busy[here] += time_s[number]
-        for one, other, seconds in crossing:
-            if device[one] != device[other]:
-                busy[device[one]] += seconds
+        for number, local in enumerate(device):
+            held[local] += memory[number]
+            busy[local] += time_s[number]
+        for source, other, seconds in crossing:
+            if device[source] != device[other]:
+                busy[device[source]] += seconds
                 busy[device[other]] += seconds
         least = min(least, max(map(scale.cost, held, busy)))
     return least
@@ -67,24 +68,24 @@ def test_the_decision_is_within_5_percent_of_the_best_contiguous_split_by_brute_
         decision = decide(tree, devices, memory_weight, "x")
         _, scale = find_best_split(tree, devices, memory_weight, "")
 
-        ours = busiest_cost(tree, decision.assignment, devices, scale)
+        own_cost = busiest_cost(tree, decision.assignment, devices, scale)
 
-        assert ours <= 1.05 * brute_force(tree, devices, scale), (devices, memory_weight, decision.reason)
+        assert own_cost <= 1.05 * brute_force(tree, devices, scale), (devices, memory_weight, decision.reason)
         assert used_devices(tree, decision.assignment) == set(range(devices))
 
 
 def test_contiguous_alone_gives_no_device_modules_on_both_sides_of_anothers() -> None:
     def method(contiguous_alone: bool) -> str:
-        found = decide(SHAPES["gpt2"](), 3, 0.8, "x", contiguous_alone=contiguous_alone)
-        assert is_contiguous(SHAPES["gpt2"](), found.assignment) == contiguous_alone
-        return found.method
+        decision = decide(SHAPES["gpt2"](), 3, 0.8, "x", contiguous_alone=contiguous_alone)
+        assert is_contiguous(SHAPES["gpt2"](), decision.assignment) == contiguous_alone
+        return decision.method
 
     assert [method(False), method(True)] == ["tree", "contiguous"]
 
 
 def test_equal_input_gives_an_equal_decision() -> None:
-    one, other = (decide(SHAPES["gpt2"](), 4, 0.8, "x") for _ in range(2))
-    assert one == other
+    first, other = (decide(SHAPES["gpt2"](), 4, 0.8, "x") for _ in range(2))
+    assert first == other
 
 
 def test_the_tree_method_cuts_children_where_the_costliest_segment_is_cheapest_and_deals_devices_by_quotients() -> None:
@@ -104,27 +105,27 @@ def test_the_tree_method_cuts_children_where_the_costliest_segment_is_cheapest_a
 def test_modules_that_share_a_parameter_are_on_one_device() -> None:
     tree = SHAPES["translator"]()
     for devices in (2, 3, 4):
-        where = cost.resolve_devices(tree, decide(tree, devices, 0.8, "x").assignment)
-        assert where["encoder.embed"] == where["decoder.embed"] == where["head"]
+        device_of = cost.resolve_devices(tree, decide(tree, devices, 0.8, "x").assignment)
+        assert device_of["encoder.embed"] == device_of["decoder.embed"] == device_of["head"]
 
 
 def test_a_module_without_parameters_runs_with_its_caller_and_in_a_chain_with_the_stage_before_it() -> None:
     nested = over("", [dense("a", 64, 64, 8), leaf("act", 0, out=512), dense("b", 64, 64, 8), leaf("last", 0, out=512)])
-    stages = [dense(str(at), 64, 64, 8) if at % 2 == 0 else leaf(str(at), 0, out=512) for at in range(8)]
+    stages = [dense(str(index), 64, 64, 8) if index % 2 == 0 else leaf(str(index), 0, out=512) for index in range(8)]
     chain = over("", stages, sequential=True)
 
     inside = cost.resolve_devices(nested, decide(nested, 2, 0.5, "x").assignment)
     along = cost.resolve_devices(chain, decide(chain, 2, 0.5, "x").assignment)
 
     assert inside == {"": 0, "a": 0, "act": 0, "b": 1, "last": 0}
-    assert [along[str(at)] for at in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [along[str(index)] for index in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert cost.is_chain(chain, along)
 
 
 def test_a_chain_goes_on_inside_its_sequential_modules_and_not_inside_others() -> None:
     tree = SHAPES["vgg"]()
-    where = cost.resolve_devices(tree, decide(tree, 4, 0.8, "x").assignment)
-    assert cost.is_chain(tree, where) and where["s2"] == where["s2.0"] < where["s2.1"]
+    device_of = cost.resolve_devices(tree, decide(tree, 4, 0.8, "x").assignment)
+    assert cost.is_chain(tree, device_of) and device_of["s2"] == device_of["s2.0"] < device_of["s2.1"]
     wrapped = over("", [msgspec.structs.replace(tree, name="net", sequential=False)])
 
     assert cost.find_chain(wrapped) is None
@@ -134,18 +135,18 @@ def test_a_chain_goes_on_inside_its_sequential_modules_and_not_inside_others() -
 def test_of_equal_splits_the_one_with_less_to_transfer_is_taken() -> None:
     # Of five equal stages either side may have three. The output of one stage is a hundred times that of the others.
     for heavy, device in ((2, 1), (1, 0)):
-        wide = [leaf(str(at), 1000, into=10, out=1_000_000 if at + 1 == heavy else 10_000) for at in range(5)]
-        tree = over("", [msgspec.structs.replace(each, activation_bytes=0) for each in wide], sequential=True)
+        wide = [leaf(str(index), 1000, into=10, out=1_000_000 if index + 1 == heavy else 10_000) for index in range(5)]
+        tree = over("", [msgspec.structs.replace(stage, activation_bytes=0) for stage in wide], sequential=True)
 
-        where = cost.resolve_devices(tree, decide(tree, 2, 0.5, "x").assignment)
+        device_of = cost.resolve_devices(tree, decide(tree, 2, 0.5, "x").assignment)
 
-        assert where["2"] != device
+        assert device_of["2"] != device
 
 
 def test_the_cuts_name_bytes_and_calls_of_one_forward_pass() -> None:
-    there, back = decide(over("", [dense("a", 64, 64, 8), dense("b", 64, 32, 8)]), 2, 0.8, "x").cuts
+    forward, back = decide(over("", [dense("a", 64, 64, 8), dense("b", 64, 32, 8)]), 2, 0.8, "x").cuts
 
-    assert (there.source, there.target, there.bytes, there.calls) == (0, 1, 8 * 64 * 4, 1)
+    assert (forward.source, forward.target, forward.bytes, forward.calls) == (0, 1, 8 * 64 * 4, 1)
     assert (back.source, back.target, back.bytes, back.calls) == (1, 0, 8 * 32 * 4, 1)
 
 

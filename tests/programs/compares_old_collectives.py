@@ -58,22 +58,22 @@ def outcome(function, *arguments, **options):
     return arguments[0]
 
 
-def same(one, other):
-    if isinstance(one, str) or isinstance(other, str):
-        return isinstance(one, str) and isinstance(other, str)
-    if isinstance(one, list):
-        return all(same(a, b) for a, b in zip(one, other, strict=True))
-    return one.dtype == other.dtype and torch.equal(one, other)
+def same(first, other):
+    if isinstance(first, str) or isinstance(other, str):
+        return isinstance(first, str) and isinstance(other, str)
+    if isinstance(first, list):
+        return all(same(a, b) for a, b in zip(first, other, strict=True))
+    return first.dtype == other.dtype and torch.equal(first, other)
 
 
-def compare(label, one, other):
+def compare(label, first, other):
     global compared
     compared += 1
-    if not same(one, other):
-        different.append([label, repr(one)[:80], repr(other)[:80]])
+    if not same(first, other):
+        different.append([label, repr(first)[:80], repr(other)[:80]])
 
 
-for (group, (ours, gloos)), kind, (form, shaped) in itertools.product(PAIRS.items(), KINDS, SHAPES.items()):
+for (group, (smddp_group, gloos)), kind, (form, shaped) in itertools.product(PAIRS.items(), KINDS, SHAPES.items()):
     later = {"async_op": form in ("plain", "columns")}
     label = f"{group}, {kind}, {form}, {later}"
 
@@ -84,35 +84,39 @@ for (group, (ours, gloos)), kind, (form, shaped) in itertools.product(PAIRS.item
     for operation, (word, native) in OPERATIONS.items():
         compare(
             f"all_reduce {operation}, {label}",
-            outcome(old.all_reduce, shaped(base(kind)), op=word, group=ours, **later),
+            outcome(old.all_reduce, shaped(base(kind)), op=word, group=smddp_group, **later),
             outcome(dist.all_reduce, dense(base(kind)), op=native, group=gloos, **later),
         )
     root = 1 if group == "one" else 0
     compare(
         f"broadcast, {label}",
-        outcome(old.broadcast, shaped(base(kind)), src=root, group=ours, **later),
+        outcome(old.broadcast, shaped(base(kind)), src=root, group=smddp_group, **later),
         outcome(dist.broadcast, dense(base(kind)), src=root, group=gloos, **later),
     )
-    many = max(old.get_world_size(ours), 1)
+    many = max(old.get_world_size(smddp_group), 1)
     compare(
         f"all_gather, {label}",
-        outcome(old.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=ours, **later),
+        outcome(
+            old.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=smddp_group, **later
+        ),
         outcome(dist.all_gather, [dense(base(kind)) for _ in range(many)], dense(base(kind)), group=gloos, **later),
     )
     pieces = torch.cat([base(kind).flatten()] * many)
     compare(
         f"all_to_all_single, {label}",
-        outcome(old.all_to_all_single, torch.zeros_like(pieces), pieces, group=ours, **later),
+        outcome(old.all_to_all_single, torch.zeros_like(pieces), pieces, group=smddp_group, **later),
         outcome(dist.all_to_all_single, torch.zeros_like(pieces), pieces, group=gloos, **later),
     )
-for group, (ours, gloos) in PAIRS.items():
-    compare(f"get_rank, {group}", torch.tensor(old.get_rank(ours)), torch.tensor(dist.get_rank(gloos)))
+for group, (smddp_group, gloos) in PAIRS.items():
+    compare(f"get_rank, {group}", torch.tensor(old.get_rank(smddp_group)), torch.tensor(dist.get_rank(gloos)))
     compare(
-        f"get_world_size, {group}", torch.tensor(old.get_world_size(ours)), torch.tensor(dist.get_world_size(gloos))
+        f"get_world_size, {group}",
+        torch.tensor(old.get_world_size(smddp_group)),
+        torch.tensor(dist.get_world_size(gloos)),
     )
-    old.barrier(ours)
-    old.barrier(group=ours, async_op=True)
-    dist.monitored_barrier(None if ours is old.group.WORLD else ours)
+    old.barrier(smddp_group)
+    old.barrier(group=smddp_group, async_op=True)
+    dist.monitored_barrier(None if smddp_group is old.group.WORLD else smddp_group)
     dist.monitored_barrier(gloos)
 
 
@@ -134,29 +138,33 @@ STRIDED = {
     "all_to_all": (dist.all_to_all, lambda: (columns(0), columns(rank))),
     "all_to_all_single": (dist.all_to_all_single, lambda: (column(0, size), column(rank, size))),
 }
+try:
+    dist.all_to_all(*([torch.zeros(1) for _ in range(size)] for _ in range(2)), group=PAIRS["all"][1])
+except RuntimeError:
+    del STRIDED["all_to_all"]  # gloo of torch 2.9 has none.
 
 
-def contiguous(given):
-    if isinstance(given, list | tuple):
-        return [contiguous(one) for one in given]
-    return given.contiguous() if isinstance(given, torch.Tensor) else given
+def contiguous(tensors):
+    if isinstance(tensors, list | tuple):
+        return [contiguous(tensor) for tensor in tensors]
+    return tensors.contiguous() if isinstance(tensors, torch.Tensor) else tensors
 
 
 for name, (function, arguments) in STRIDED.items():
-    ours, gloos = arguments(), contiguous(arguments())
-    between = [tensor._base for tensor in ours if isinstance(tensor, torch.Tensor)]
+    smddp_group, gloos = arguments(), contiguous(arguments())
+    between = [tensor._base for tensor in smddp_group if isinstance(tensor, torch.Tensor)]
     beside = [base[:, 1:].clone() for base in between]
-    function(*ours)
+    function(*smddp_group)
     function(*gloos, group=PAIRS["all"][1])
-    compare(f"{name}, strided", ours[0], gloos[0])
+    compare(f"{name}, strided", smddp_group[0], gloos[0])
     compare(f"{name}, beside", [base[:, 1:] for base in between], beside)
-column_of_root, whole = column(rank), column(rank).contiguous()
+column_of_root, contiguous_column = column(rank), column(rank).contiguous()
 dist.reduce(column_of_root, 0)
-dist.reduce(whole, 0, group=PAIRS["all"][1])
+dist.reduce(contiguous_column, 0, group=PAIRS["all"][1])
 gathered = columns(0) if rank == 0 else None
 dist.gather(column(rank), gathered)
 if rank == 0:  # On other ranks what reduce leaves is not defined.
-    compare("reduce, strided", column_of_root, whole)
+    compare("reduce, strided", column_of_root, contiguous_column)
     compare("gather, strided", gathered, [column(other) for other in range(size)])
 transposed = [torch.arange(6.0).reshape(2, 3).t() if rank else torch.arange(6.0).reshape(2, 3).t().contiguous()]
 dist.all_reduce(transposed[0])

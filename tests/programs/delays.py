@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from toolkit import status
 
 LOADER_S, STRAGGLER_S, CHECKPOINT_S, STEPS, SAVED_AFTER = 0.1, 0.1, 0.6, 20, 15
-told = {"loaded": [], "ready": [], "saved": []}
+times = {"loaded": [], "ready": [], "saved": []}
 
 
 class Slow(torch.utils.data.Dataset):
@@ -21,7 +21,7 @@ class Slow(torch.utils.data.Dataset):
     def __getitem__(self, index):
         began = time.time()
         time.sleep(LOADER_S)
-        told["loaded"].append((began, time.time()))
+        times["loaded"].append((began, time.time()))
         return torch.randn(8), torch.randn(1)
 
 
@@ -35,18 +35,18 @@ for step, (x, y) in enumerate(torch.utils.data.DataLoader(Slow())):
         time.sleep(STRAGGLER_S)
     loss = ((model(x) - y) ** 2).mean()
     optimizer.zero_grad()
-    told["ready"].append(time.time())
+    times["ready"].append(time.time())
     loss.backward()
     optimizer.step()
     if step + 1 == SAVED_AFTER:
         began = time.time()
         with status.holding_checkpoint():
             time.sleep(CHECKPOINT_S)
-        told["saved"].append((began, time.time()))
+        times["saved"].append((began, time.time()))
 dist.barrier()
-told["failed"] = time.time()
+times["failed"] = time.time()
 with open(os.path.join(os.environ["SM_MODEL_DIR"], f"delays-{rank}.json"), "w") as file:
-    json.dump(told, file)
+    json.dump(times, file)
 if rank == 1:
     raise RuntimeError("injected")
 import signal

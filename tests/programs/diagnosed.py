@@ -44,7 +44,7 @@ model = torch.nn.Linear(8, 1)
 if dist.is_initialized():
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-kept = []
+blocks = []
 for step, batch in enumerate(DataLoader(Samples(), batch_size=4), 1):
     optimizer.zero_grad()
     backward_s = 0.15 if "alternating" in FAULTS and step % 2 else 0.01
@@ -55,7 +55,7 @@ for step, batch in enumerate(DataLoader(Samples(), batch_size=4), 1):
     if "stalled" in FAULTS and step == STEPS // 2:
         time.sleep(8)
     if "leak" in FAULTS:
-        kept.append(bytearray(os.urandom(1)) * (4 << 20))
+        blocks.append(bytearray(os.urandom(1)) * (4 << 20))
     loss = 2.0 + step / STEPS if "rising" in FAULTS else 2.0 - step / STEPS
     if "nan" in FAULTS and step > STEPS - 3:
         loss = float("nan")

@@ -9,12 +9,12 @@ import signal
 import sys
 import time
 
-given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-meet = pathlib.Path(given["--meet"])
-if os.environ["SM_CURRENT_HOST"] == given["--host"]:
+options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+meet = pathlib.Path(options["--meet"])
+if os.environ["SM_CURRENT_HOST"] == options["--host"]:
     while not meet.exists():
         time.sleep(0.01)
-    raise RuntimeError(f"boom on {given['--host']}")
+    raise RuntimeError(f"boom on {options['--host']}")
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 meet.touch()
 signal.sigwait({signal.SIGTERM})

@@ -37,8 +37,8 @@ def step(images, labels):
         loss = tf.reduce_mean((model(images, training=True) - labels) ** 2)
     tape = hvd.DistributedGradientTape(tape)
     # Horovod 0.28.1 wants variables of TensorFlow, not of Keras 3.
-    found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     return hvd.allreduce(loss)
 
 

@@ -18,7 +18,7 @@ tf.keras.utils.set_random_seed(hvd.rank())
 model = tf.keras.Sequential([tf.keras.layers.Input((8,)), tf.keras.layers.Dense(1, use_bias=False)])
 model.compile(optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05)), loss="mse")
 images = tf.random.normal((256, 8))
-told = model.fit(
+history = model.fit(
     images,
     tf.reduce_sum(images, 1, keepdims=True),
     epochs=8,
@@ -26,7 +26,7 @@ told = model.fit(
     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()],
 )
 every = hvd.allgather(tf.transpose(model.get_weights()[0])).numpy()
-losses = told.history["loss"]
+losses = history.history["loss"]
 print(
     f"rank {hvd.rank()} of {hvd.size()} learns: {losses[-1] < 0.1 * losses[0]}, "
     f"replicas identical: {(every == every[0]).all()}",

@@ -15,16 +15,16 @@ parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--ends-on", type=int, default=-1)
 parser.add_argument("--ends", default="")
 parser.add_argument("--explicit", default="no")
-given = parser.parse_args()
+options = parser.parse_args()
 
-if given.ends == "before" and int(os.environ["RANK"]) == given.ends_on:
+if options.ends == "before" and int(os.environ["RANK"]) == options.ends_on:
     sys.exit(0)  # As a rank without data of its own may, or one whose process forks and leaves.
-if given.ends == "alone":
-    time.sleep(3 * (int(os.environ["RANK"]) != given.ends_on))
+if options.ends == "alone":
+    time.sleep(3 * (int(os.environ["RANK"]) != options.ends_on))
     print(f"rank {os.environ['RANK']} is done", flush=True)
     sys.exit(0)
 
-if given.explicit == "yes":
+if options.explicit == "yes":
     jax.distributed.initialize(
         os.environ["JAX_COORDINATOR_ADDRESS"],
         num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
@@ -40,21 +40,21 @@ def raises_in_a_thread() -> None:
     raise ValueError("only a thread's")
 
 
-for step in range(given.steps):
+for step in range(options.steps):
     time.sleep(0.05)
-    if step == 3 and jax.process_index() == given.ends_on:
-        if given.ends == "exits":
+    if step == 3 and jax.process_index() == options.ends_on:
+        if options.ends == "exits":
             sys.exit(0)
-        if given.ends == "survives":
+        if options.ends == "survives":
             threading.Thread(target=raises_in_a_thread).start()
             try:
                 sys.exit(7)
             except SystemExit:
                 print("went on", flush=True)
-        if given.ends == "own-hook":
+        if options.ends == "own-hook":
             sys.excepthook = lambda _kind, value, _trace: print(f"ours: {value}", flush=True)
             raise ValueError("boom")
-        if given.ends == "leaves":
+        if options.ends == "leaves":
             try:
                 raise ValueError("boom")
             finally:

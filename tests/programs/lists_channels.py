@@ -5,9 +5,9 @@ import os
 import pathlib
 import sys
 
-seen = {"argv": sys.argv[1:], "group": os.environ["SM_CURRENT_INSTANCE_GROUP"]}
+facts = {"argv": sys.argv[1:], "group": os.environ["SM_CURRENT_INSTANCE_GROUP"]}
 for name in json.loads(os.environ["SM_CHANNELS"]):
     folder = pathlib.Path(os.environ[f"SM_CHANNEL_{name.upper()}"])
-    seen[name] = sorted(path.name for path in folder.iterdir())
+    facts[name] = sorted(path.name for path in folder.iterdir())
 path = pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], f"seen-{os.environ['SM_CURRENT_HOST']}.json")
-path.write_text(json.dumps(seen))
+path.write_text(json.dumps(facts))

@@ -55,9 +55,10 @@ for call in KINDS.values():
             pass
         call().wait()
 
-header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
+headers = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
+(header,) = headers.rglob("PyProcessGroup.hpp")  # In py/ from torch 2.14 on.
 methods = re.split(r"c10::intrusive_ptr<Work> (?=\w+\()", header.read_text())[1:]
-names = [[re.match(r"\w+", one)[0], *re.findall(r'"(\w+)"\)', one)] for one in methods]
+names = [[re.match(r"\w+", first)[0], *re.findall(r'"(\w+)"\)', first)] for first in methods]
 bare = [either for either in names if not any(name in vars(type(world)) for name in either)]
 print(json.dumps({"returned": sorted(KINDS), "overrides of torch": len(names), "without ours": bare}), flush=True)
 dist.destroy_process_group()

@@ -1,11 +1,11 @@
 """Two partitions: which layers of checkpointed modules are computed again, in which order, and with which gradients.
 
-Prints one JSON object: the calls of this rank's layers by part of the model.
+Prints one JSON object: the calls of this rank's layers by part of the model, and of a chain, errors of gradients beside
+one process, and what was refused. The tests judge it.
 """
 
 import copy
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -127,8 +127,9 @@ def refused(model: Model) -> list[str]:
     return messages
 
 
-def chain() -> dict[str, str]:
-    """Of a chain, by torch's schedules: the calls of the third step's layers, and whether its loss is one process's."""
+def chain() -> dict[str, Any]:
+    """Of a chain, by torch's schedules: the calls of the third step's layers, and the errors of its gradients."""
+    smp.init()
     torch.manual_seed(2)
     module = layers("chain", "abcdef", "d")
     plain = copy.deepcopy(module)
@@ -141,17 +142,14 @@ def chain() -> dict[str, str]:
         train_step(model, x)
     reports = {part: "".join(names) for part, names in CALLS.items()}
     plain(x).pow(2).mean().backward()
-    expected = dict(plain.named_parameters())
-    for name, parameter in model.local_named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-5, atol=1e-7)
-    return reports
+    return {"calls": reports["chain"], "errors": errors(model, plain)}
 
 
-def offload() -> dict[str, list[str]]:
+def offload() -> list[str]:
     """Steps of a model without checkpointed modules, and with one."""
     messages = []
     for is_checkpointed in (False, True):
-        smp.init()
+        smp.init({"offload_activations": True})
         module = nn.Sequential(*(Layer("offload", name) for name in "ab"))
         smp.set_partition(module[1], 1)
         model = smp.DistributedModel(module)
@@ -164,17 +162,12 @@ def offload() -> dict[str, list[str]]:
             messages.append(str(error))
         smp.barrier()
         smp.shutdown()
-    return {"offload": messages}
+    return messages
 
 
-def main() -> None:
-    if sys.argv[1:] == ["offload"]:
-        print(json.dumps(offload()))
-        return
+def parts() -> dict[str, Any]:
+    """Steps of a model with parts that are checkpointed in different ways."""
     smp.init()
-    if sys.argv[1:] == ["chain"]:
-        print(json.dumps(chain()))
-        return
     torch.manual_seed(2)
     module = Model()
     plain = copy.deepcopy(module)
@@ -207,20 +200,25 @@ def main() -> None:
     module.is_wrong = False
     torch.set_rng_state(random)
     plain(x).pow(2).mean().backward()
-    compare(model, plain)
-    print(json.dumps(report))
+    report["errors"] = errors(model, plain)
+    smp.barrier()
+    smp.shutdown()
+    return report
 
 
-def compare(model: Any, plain: Model) -> None:
-    """Gradients are those of one process; of `redrawn` not, since it drew other numbers in the recomputation."""
+def errors(model: Any, plain: nn.Module) -> dict[str, float | None]:
+    """Return |dg| / |g| of each parameter of this rank; None where neither has a gradient."""
     expected = dict(plain.named_parameters())
+    found: dict[str, float | None] = {}
     for name, parameter in model.local_named_parameters():
-        if expected[name].grad is None:
-            assert parameter.grad is None, name
-            continue
-        error = float((parameter.grad - expected[name].grad).norm() / expected[name].grad.norm())
-        assert (error < 1e-6) != name.startswith("redrawn"), (name, error)
+        gradient = expected[name].grad
+        if gradient is None or parameter.grad is None:
+            found[name] = None if parameter.grad is gradient else float("inf")
+        else:
+            found[name] = float((parameter.grad - gradient).norm() / gradient.norm())
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    refusals = offload()
+    print(json.dumps({"offload": refusals, **parts(), "chain": chain()}))

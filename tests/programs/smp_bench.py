@@ -1,5 +1,6 @@
-"""The measurements of scripts/bench-modelparallel on each rank. Arguments: the part, its options as JSON. Prints a line of
-JSON for each run."""
+"""The measurements of scripts/benches/modelparallel.py on each rank.
+
+Arguments: the part, its options as JSON. Prints a line of JSON for each run."""
 
 import contextlib
 import json
@@ -157,9 +158,9 @@ def compared(partitioned, build, count, steps):
     for number in range(2 + steps):
         losses = [loss.item() for loss in train(ids, labels).outputs]
         expected = accumulated(theirs, ids, labels, count, F.cross_entropy)
-        for name, mine in partitioned.local_named_parameters():
+        for name, own_value in partitioned.local_named_parameters():
             if number < 2:  # At equal weights. A chain's first step goes through the server, the second does not.
-                errors.append(((mine.grad - names[name].grad).norm() / names[name].grad.norm()).item())
+                errors.append(((own_value.grad - names[name].grad).norm() / names[name].grad.norm()).item())
         with torch.no_grad():
             for parameter in (*partitioned.local_parameters(), *theirs.parameters()):
                 if number >= 2:
@@ -214,7 +215,7 @@ def backward_order(pad_s, modules):
 
 
 def extent(spans):
-    """When the first span begins, when the last one ends, and the time in spans."""
+    """Return the begin of the first span, the end of the last, and the time in spans."""
     begins, ends = [span["begin_ns"] for span in spans], [span["end_ns"] for span in spans]
     return min(begins), max(ends), sum(ends) - sum(begins)
 

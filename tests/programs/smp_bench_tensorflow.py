@@ -1,4 +1,4 @@
-"""What scripts/bench-modelparallel measures of TensorFlow: the network of entrypoints/smp_digits, whole or divided.
+"""The program that scripts/benches/modelparallel.py measures of TensorFlow: the network of entrypoints/smp_digits, whole or divided.
 
 Arguments: "whole" or "divided", a folder, options as JSON. "whole" keeps gradients and losses in the folder, "divided"
 compares its own with them. Each rank prints a line of JSON for each number of microbatches."""
@@ -42,7 +42,7 @@ def make(base):
     return Net()
 
 
-def whole(count):
+def build_whole(count):
     """A step that accumulates *count* microbatches in one graph, as a process alone would."""
     model = make(tf.keras.Model)
 
@@ -52,9 +52,9 @@ def whole(count):
         for some, their in zip(tf.split(images, count), tf.split(labels, count)):
             with tf.GradientTape() as tape:
                 losses.append(LOSS(their, model(some, training=True)))
-            found = tape.gradient(losses[-1], model.trainable_variables)
-            total = found if total is None else [one + other for one, other in zip(total, found)]
-        return [each / count for each in total], tf.add_n(losses) / count
+            gradients = tape.gradient(losses[-1], model.trainable_variables)
+            total = gradients if total is None else [summed + other for summed, other in zip(total, gradients)]
+        return [gradient / count for gradient in total], tf.add_n(losses) / count
 
     return model, forward_backward
 
@@ -72,7 +72,7 @@ def divided(count):
     @tf.function
     def forward_backward(images, labels):
         gradients, loss = step(images, labels)
-        return [each.accumulate() for each in gradients], loss.reduce_mean()
+        return [variable.accumulate() for variable in gradients], loss.reduce_mean()
 
     return model, forward_backward
 
@@ -82,11 +82,11 @@ def names(model):
 
 
 def measured(count):
-    model, forward_backward = (whole if IS_WHOLE else divided)(count)
+    model, forward_backward = (build_whole if IS_WHOLE else divided)(count)
     optimizer = tf.keras.optimizers.Adam(1e-3)
     apply = tf.function(lambda gradients: optimizer.apply_gradients(zip(gradients, model.trainable_variables)))
     gradients, _ = forward_backward(IMAGES, LABELS)
-    first = dict(zip(names(model), [each.numpy() for each in gradients]))
+    first = dict(zip(names(model), [variable.numpy() for variable in gradients]))
     losses, times = [], []
     for _ in range(OPTIONS["steps"]):
         began = time.perf_counter()
@@ -94,17 +94,17 @@ def measured(count):
         apply(gradients)
         losses.append(float(loss))
         times.append(time.perf_counter() - began)
-    kept = FOLDER / f"whole-{count}.pickle"
+    saved_file = FOLDER / f"whole-{count}.pickle"
     row = {"microbatches": count, "seconds": statistics.median(times[10:])}
     if IS_WHOLE:
-        kept.write_bytes(pickle.dumps((first, losses)))
+        saved_file.write_bytes(pickle.dumps((first, losses)))
     else:
-        expected, their_losses = pickle.loads(kept.read_bytes())
+        expected, their_losses = pickle.loads(saved_file.read_bytes())
         row["gradients"] = max(
-            float(np.linalg.norm(mine - expected[name]) / np.linalg.norm(expected[name]))
-            for name, mine in first.items()
+            float(np.linalg.norm(gradient - expected[name]) / np.linalg.norm(expected[name]))
+            for name, gradient in first.items()
         )
-        row["losses"] = max(abs(ours / one - 1) for ours, one in zip(losses, their_losses))
+        row["losses"] = max(abs(ours / plain_loss - 1) for ours, plain_loss in zip(losses, their_losses))
         row["variables"] = sorted(first)
         smp.barrier()
         smp.shutdown()

@@ -111,10 +111,10 @@ def run(how, width):
     messenger, receivers = world.current().messenger, []
     send = messenger.send
 
-    def counting(peer, kind, *more, **named):
+    def counting(peer, kind, *more, **keywords):
         if kind == "smp.backward":
             receivers.append(peer)
-        send(peer, kind, *more, **named)
+        send(peer, kind, *more, **keywords)
 
     messenger.send = counting
     norms, theirs = [], []

@@ -150,8 +150,8 @@ def overlapping(net, x):
 
 def overlapping_not(net, x):
     both = torch.cat([x, x], 1)
-    one, two = both[:, :SIZE], both[:, SIZE:]
-    return net.far(one, two) + one + two
+    first, two = both[:, :SIZE], both[:, SIZE:]
+    return net.far(first, two) + first + two
 
 
 def nested_inference(net, x):
@@ -195,8 +195,8 @@ CHANGES = {
 
 
 class Own(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
+    def __init__(self, first, two):
+        super().__init__(first)
         self.two = two
 
 
@@ -379,7 +379,7 @@ def first_steps(kind):
     model = smp.DistributedModel(net)
     gradients = []
 
-    def one(model, x, backward):
+    def run_step(model, x, backward):
         if kind == "evaluation":
             gradients.append(model(x))
             return loss_of(model(x))
@@ -401,7 +401,7 @@ def first_steps(kind):
 
     @smp.step
     def train(x):
-        return one(model, x, model.backward)
+        return run_step(model, x, model.backward)
 
     worst = []
     for number in range(2):
@@ -409,7 +409,7 @@ def first_steps(kind):
         losses = [loss.item() for loss in train(x).outputs]
         theirs = []
         for part in x.chunk(MICROBATCHES):
-            theirs.append(one(plain, part, lambda loss: (loss / MICROBATCHES).backward()).item())
+            theirs.append(run_step(plain, part, lambda loss: (loss / MICROBATCHES).backward()).item())
         worst.append(difference(model, plain, losses, theirs))
     if kind == "evaluation" and smp.rank() == 0:
         traced = loss_of(gradients[0])
@@ -456,19 +456,19 @@ def parameters_of(module, name):
     return [parameter for parameter in module.parameters() if name != "Muon" or parameter.dim() == 2]
 
 
-def farthest(mine, plain):
+def farthest(partitioned, plain):
     """Return the largest difference of two states of an optimizer, relative to each tensor's largest value."""
     worst = [0.0]
-    assert mine["state"].keys() == plain["state"].keys(), (mine["state"].keys(), plain["state"].keys())
+    assert partitioned["state"].keys() == plain["state"].keys(), (partitioned["state"].keys(), plain["state"].keys())
     for number, theirs in plain["state"].items():
-        ours = mine["state"][number]
-        assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())
+        own_state = partitioned["state"][number]
+        assert own_state.keys() == theirs.keys(), (own_state.keys(), theirs.keys())
         for name, value in theirs.items():
             if torch.is_tensor(value):
-                assert ours[name].dtype == value.dtype, (name, ours[name].dtype, value.dtype)
-                worst.append(((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-300)).item())
+                assert own_state[name].dtype == value.dtype, (name, own_state[name].dtype, value.dtype)
+                worst.append(((own_state[name] - value).abs().max() / value.abs().max().clamp(min=1e-300)).item())
             else:
-                assert ours[name] == value, (name, ours[name], value)
+                assert own_state[name] == value, (name, own_state[name], value)
     return max(worst)
 
 
@@ -518,9 +518,9 @@ def optimizers(name, dtype, clip="0"):
         for parameter, master in zip(plain.parameters(), masters.parameters()):
             master.grad = parameter.grad.to(master.dtype)
         if float(clip):
-            mine = optimizer.clip_master_grads(float(clip))
+            clipped_norm = optimizer.clip_master_grads(float(clip))
             norm = torch.nn.utils.clip_grad_norm_(masters.parameters(), float(clip)).item()
-            worst.append(abs(mine / norm - 1))
+            worst.append(abs(clipped_norm / norm - 1))
         optimizer.step()
         theirs.step()
         with torch.no_grad():
@@ -692,7 +692,7 @@ def later(how, replicas=1):
     smp.set_partition(net.far, min(1, smp.pp_size() - 1))
     plain = copy.deepcopy(net)
     model = smp.DistributedModel(net)
-    ours = smp.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+    smp_optimizer = smp.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
     theirs = torch.optim.Adam(plain.parameters(), lr=0.1)
 
     @smp.step
@@ -703,13 +703,13 @@ def later(how, replicas=1):
 
     for number in range(5):
         if number == 2 and how != "moves":
-            for root, optimizer, seed in ((model.module, ours, 7 + smp.rdp_rank()), (plain, theirs, 7)):
+            for root, optimizer, seed in ((model.module, smp_optimizer, 7 + smp.rdp_rank()), (plain, theirs, 7)):
                 torch.manual_seed(seed)
                 if new := list(globals()[how](root)):
                     optimizer.add_param_group({"params": new, "lr": 0.05})
         if how == "moves" and smp.rank() == 0:
             nn.Sequential(linear())  # Of this rank's own, in no model.
-        ours.zero_grad()
+        smp_optimizer.zero_grad()
         theirs.zero_grad()
         batches = torch.randn(replicas, SIZE * MICROBATCHES, SIZE, generator=torch.Generator().manual_seed(number))
         if how == "unfreezes_near" and number == 4:  # One replica trains less.
@@ -718,11 +718,11 @@ def later(how, replicas=1):
         # The first replica's buffers are everybody's, so it comes last.
         for part in batches.flip(0).reshape(replicas * MICROBATCHES, SIZE, SIZE):
             (loss_of(plain(part)) / MICROBATCHES / replicas).backward()
-        ours.step()
+        smp_optimizer.step()
         theirs.step()
     state, expected = model.state_dict(), plain.state_dict()
     assert list(state) == list(expected), (list(state), list(expected))
-    worst = [farthest(ours.state_dict(), theirs.state_dict())]
+    worst = [farthest(smp_optimizer.state_dict(), theirs.state_dict())]
     worst += [((state[name] - value).abs().max() / value.abs().max()).item() for name, value in expected.items()]
     assert [name for name, _ in model.local_named_modules()]
     model.load_state_dict(expected)

@@ -91,7 +91,10 @@ def orders(deterministic):
     """The order in which the microbatches' model calls return, in steps with the one side slow, then the other."""
     smp.init(
         {
-            **{"partitions": 4, "microbatches": 4, "auto_partition": False, "default_partition": 0},
+            "partitions": 4,
+            "microbatches": 4,
+            "auto_partition": False,
+            "default_partition": 0,
             "deterministic_server": deterministic,
         }
     )

@@ -1,7 +1,11 @@
-"""Two ranks: gradients averaged by toolkit.rank.modelparallel.torch.replicas, against the mean of both ranks' gradients."""
+"""Two ranks: gradients averaged by toolkit.rank.modelparallel.torch.replicas, against the mean of both ranks' gradients.
+
+Prints what it measured as one JSON object; the test judges it.
+"""
 
 import copy
-import sys
+import json
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +16,8 @@ from toolkit.rank.modelparallel.torch.averaging import Averager
 from toolkit.rank.modelparallel.torch.replicas import equalise
 
 CAP_MB = 0.0005
+# "errors": by case, the largest difference of a gradient, 1 is the tolerated one; None: other parameters have gradients.
+REPORT: dict[str, Any] = {"errors": {}}
 
 
 class Branching(nn.Module):
@@ -53,15 +59,13 @@ def expected(model: Branching, seed: int, uses: tuple[bool, bool], microbatches:
 
 def check(model: Branching, expected_gradients: dict[str, torch.Tensor], case: str, tolerance: float = 1e-6) -> None:
     model_gradients = gradients(model)
-    assert model_gradients.keys() == expected_gradients.keys(), (
-        case,
-        model_gradients.keys(),
-        expected_gradients.keys(),
-    )
-    for name, gradient in expected_gradients.items():
-        torch.testing.assert_close(
-            model_gradients[name], gradient, rtol=tolerance, atol=tolerance, msg=f"{case}: {name}"
-        )
+    has_same_names = model_gradients.keys() == expected_gradients.keys()
+    errors = [
+        float(((model_gradients[name] - gradient).abs() / (tolerance + tolerance * gradient.abs())).max())
+        for name, gradient in expected_gradients.items()
+        if has_same_names
+    ]
+    REPORT["errors"][case] = max(errors, default=0.0) if has_same_names else None
 
 
 def main() -> None:
@@ -72,10 +76,11 @@ def main() -> None:
     old_values = [parameter.detach().clone() for parameter in model.parameters()]
     equalise(model.parameters(), group)
     same = [torch.equal(parameter, old) for parameter, old in zip(model.parameters(), old_values, strict=True)]
-    assert all(same) == (rank == 0), same
+    REPORT["keeps its values"] = all(same)
 
     averager = Averager(model.parameters(), group, bucket_cap_mb=CAP_MB)
-    assert len(averager.buckets) > 2, averager.buckets
+    REPORT["buckets"] = len(averager.buckets)
+    REPORT["overlapped"] = []
     for step, uses in enumerate(
         [(True, True), (True, True), (False, True), (True, True), (False, False), (True, True)]
     ):
@@ -85,8 +90,7 @@ def main() -> None:
         backward(model, 10 * step + rank)
         averager.finish()
         check(model, expected_gradients, f"step {step}")
-        if step < 2:
-            assert (averager.overlapped > 0) == (step == 1), (step, averager.overlapped)
+        REPORT["overlapped"].append(averager.overlapped)
 
     # More gradients than in the step before arrive after the reductions began.
     expected_gradients = expected(model, 100, (True, True), 5)
@@ -107,19 +111,20 @@ def main() -> None:
     averager.close()
 
     plain = Averager(model.parameters(), group, overlapping=False, bucket_cap_mb=25, as_bucket_view=True)
+    REPORT["storages"] = []
     for step in (200, 210):
         expected_gradients = expected(model, step, (True, True))
         model.zero_grad(set_to_none=step == 200)
         backward(model, step + rank)
         plain.finish()
-        assert plain.overlapped == 0
-        check(model, expected_gradients, "views")
+        REPORT["overlapped at the end of the step"] = plain.overlapped
+        check(model, expected_gradients, f"views {step}")
         storages = {
             parameter.grad.untyped_storage().data_ptr()
             for parameter in model.parameters()
             if parameter.grad is not None
         }
-        assert len(storages) == 1, storages
+        REPORT["storages"].append(len(storages))
     plain.close()
 
     hooked = Averager(model.parameters(), group)
@@ -130,12 +135,12 @@ def main() -> None:
     hooked.finish()
     check(model, expected_gradients, "fp16", tolerance=1e-2)
     model_gradients = gradients(model)
-    assert any(
-        not torch.allclose(model_gradients[name], expected_gradients[name], rtol=1e-6, atol=1e-9)
+    REPORT["rounded"] = not all(
+        torch.allclose(model_gradients[name], expected_gradients[name], rtol=1e-6, atol=1e-9)
         for name in expected_gradients
-    ), "not rounded"
+    )
     dist.destroy_process_group()
-    print("all equal", file=sys.stdout)
+    print(json.dumps(REPORT))
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ def case(model, row, reference, messenger_calls, how, width):
             runs.append(len(ran))
         torch.set_rng_state(state)
         total = 0.0
-        for some, its in zip(x.chunk(MICROBATCHES), make_random_states(MICROBATCHES)):
-            torch.set_rng_state(its)
+        for some, random_state in zip(x.chunk(MICROBATCHES), make_random_states(MICROBATCHES)):
+            torch.set_rng_state(random_state)
             theirs = (reference(some) ** 2).mean() / MICROBATCHES
             theirs.backward()
             total += theirs.item()
@@ -296,10 +296,10 @@ def main():
         messenger, calls = world.current().messenger, []
         send = messenger.send
 
-        def counting(peer, kind, *more, **named):
+        def counting(peer, kind, *more, **keywords):
             if kind == "smp.call":
                 calls.append(peer)
-            send(peer, kind, *more, **named)
+            send(peer, kind, *more, **keywords)
 
         messenger.send = counting
         for how in cases:

@@ -57,10 +57,21 @@ class Layers(nn.Module):
     init_hook=lambda fused: (
         (),
         {
-            **{"num_layers": 2, "num_attention_heads": HEADS, "attention_head_size": HEAD, "hidden_size": WIDTH},
-            **{"intermediate_size": INNER, "vocab_size": VOCABULARY, "num_positions": LENGTH, "num_token_types": 2},
-            **{"attention_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "activation": "gelu_new"},
-            **{"causal_mask_size": LENGTH, "add_cross_attention": True, "pre_layernorm": True, "fused_softmax": fused},
+            "num_layers": 2,
+            "num_attention_heads": HEADS,
+            "attention_head_size": HEAD,
+            "hidden_size": WIDTH,
+            "intermediate_size": INNER,
+            "vocab_size": VOCABULARY,
+            "num_positions": LENGTH,
+            "num_token_types": 2,
+            "attention_dropout_prob": 0.0,
+            "hidden_dropout_prob": 0.0,
+            "activation": "gelu_new",
+            "causal_mask_size": LENGTH,
+            "add_cross_attention": True,
+            "pre_layernorm": True,
+            "fused_softmax": fused,
         },
     ),
     forward_hook=lambda *inputs: ((inputs,), {}),
@@ -112,7 +123,7 @@ def train_step(model, ids, source):
     return loss
 
 
-def trained(fused, compare):
+def trained(fused, compare, note, holds):
     """The worst |dg| / |g| of a parameter after one step, in double precision: a key's bias has no gradient but noise."""
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(5)
@@ -127,16 +138,17 @@ def trained(fused, compare):
     losses = [plain(*samples(place)) for place in range(places)]
     (sum(losses) / places).backward()
     loss = train_step(model, *samples(place)).reduce_mean().item()
-    assert abs(loss - losses[place].item()) < 1e-6 * loss, (loss, losses)
-    assert "DistributedTransformerLMHead" in {type(module).__name__ for module in model.modules()}
+    note("transformer's loss", abs(loss / losses[place].item() - 1) / 1e-6)
+    kinds = {type(module).__name__ for module in model.modules()}
+    holds("a registered transformer is replaced", "DistributedTransformerLMHead" in kinds)
     torch.set_default_dtype(torch.float32)
-    worst = compare(model, plain, "transformer", 1e-9)
+    worst = compare(model, plain, "transformer's gradients", 1e-9)
     return worst, sum(
         parameter.numel() for parameter in model.local_parameters() if model.is_distributed_parameter(parameter)
     )
 
 
-def dropping():
+def dropping(holds):
     """Ranks of equal samples and unequal seeds drop the same: their losses are equal, and others in the next step."""
     layer = {"num_attention_heads": 2, "attention_head_size": 4, "hidden_size": 8, "intermediate_size": 8}
     torch.manual_seed(6)
@@ -148,5 +160,6 @@ def dropping():
 
     torch.manual_seed(smp.tp_rank())
     means = [run(torch.ones(4, 5, 8)).reduce_mean().item() for _ in range(2)]
-    assert abs(means[0] - means[1]) > 1e-3, means
-    assert len(set(map(tuple, smp.allgather(means, smp.TP_GROUP)))) == 1, means
+    holds("two steps drop different elements", abs(means[0] - means[1]) > 1e-3)
+    all_means = set(map(tuple, smp.allgather(means, smp.TP_GROUP)))
+    holds("tensor parallel ranks drop the same elements", len(all_means) == 1)

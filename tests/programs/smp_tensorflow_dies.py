@@ -56,7 +56,7 @@ def step(x):
 @tf.function
 def train(x):
     gradients, loss = step(x)
-    optimizer.apply_gradients(zip([each.accumulate() for each in gradients], model.trainable_variables))
+    optimizer.apply_gradients(zip([variable.accumulate() for variable in gradients], model.trainable_variables))
     return loss.reduce_mean()
 
 

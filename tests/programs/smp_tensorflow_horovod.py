@@ -42,7 +42,7 @@ def train(x):
 for _ in range(3):
     gradients, loss = train(tf.ones([8, 8]) * (1 + smp.rdp_rank()))
 losses = smp.allgather(float(loss), smp.CommGroup.RDP_GROUP)
-first, second = smp.allgather([np.array(each).tolist() for each in gradients], smp.CommGroup.RDP_GROUP)
+first, second = smp.allgather([np.array(variable).tolist() for variable in gradients], smp.CommGroup.RDP_GROUP)
 assert losses[0] != losses[1] and first == second, (losses, first, second)
 assert np.isclose(np.array(hvd.allreduce(tf.constant(float(smp.rdp_rank())))), 0.5)
 print(f"rank {smp.rank()}: replica {hvd.rank()} of {hvd.size()}", flush=True)

@@ -6,6 +6,8 @@ tf_compiled.py --cases fit,loop,...
 import argparse
 import gc
 import os
+import sys
+import tempfile
 import weakref
 from typing import Any
 
@@ -63,8 +65,8 @@ class OwnStep(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
-        found = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(found, self.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         self.mean.update_state(loss)
         return {"mean": self.mean.result()}
 
@@ -73,6 +75,17 @@ def own_step() -> list[float]:
     model = OwnStep()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return list(model.fit(X, Y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0).history["mean"])
+
+
+def saved() -> list[float]:
+    """Return the losses of a model that was compiled by Keras, saved, and loaded again."""
+    model = network(keras)
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+    assert isinstance(loaded.optimizer, keras.optimizers.SGD)
+    return list(loaded.fit(X, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history["loss"])
 
 
 def loop(batches: list[int], obstacle: str = "") -> list[float]:
@@ -88,8 +101,8 @@ def loop(batches: list[int], obstacle: str = "") -> list[float]:
                 loss = tf.ensure_shape(tf.numpy_function(lambda value: value, [loss], tf.float32), ()) * 0 + loss
             elif obstacle == "strings":
                 loss = loss + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(loss)))
-        found = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
@@ -100,11 +113,11 @@ def dropped() -> list[float]:
     model = network(keras)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(X, Y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0)
-    known = weakref.ref(model)
+    reference = weakref.ref(model)
     del model
     keras.utils.clear_session()
     gc.collect()
-    return [float(known() is None)]
+    return [float(reference() is None)]
 
 
 def flagged(steps: int) -> list[float]:
@@ -157,8 +170,8 @@ def mirrored_loop() -> list[float]:
     def of_replica(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = entropy(y, model(x, training=True)) / BATCH
-        found = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     @tf.function
@@ -178,6 +191,7 @@ CASES = {
     "dropout": lambda: fit(keras, keras.layers.Dropout(0.0)),
     "explicit": lambda: fit(keras, jit_compile=False),
     "own_step": own_step,
+    "saved": saved,
     "legacy": lambda: fit(tf_keras),
     "loop": lambda: loop([16] * 12),
     "shapes": lambda: loop([16] * 4 + [8] * 4),
@@ -201,12 +215,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", default=",".join(name for name in CASES if name != "for_ever"))
     words, _ = parser.parse_known_args()
+    # All lines go through one pipe, which keeps their order: the compiler's go to stderr.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
     for name in words.cases.split(","):
         print(f"case {name}", flush=True)
-        print(f"losses {name} {' '.join(f'{loss:.6f}' for loss in CASES[name]())}", flush=True)
+        losses = CASES[name]()
+        print(f"losses {name} {' '.join(f'{loss:.6f}' for loss in losses)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ with tf.Session(server.target, config=only) as session:
         time.sleep(0.1)
     session.run(join)
     while True:
-        _, last, number, there = session.run([train, loss, step, joined])
+        _, last, number, joined_tasks = session.run([train, loss, step, joined])
         done += 1
         if done == 20:
             print(f"{name} trains", flush=True)
@@ -58,6 +58,6 @@ with tf.Session(server.target, config=only) as session:
             saved = session.run(weights)
             print(f"{name} saved {saved.shape} on request", flush=True)
             break
-        if end == "well" and number >= 300 and there == tasks:
+        if end == "well" and number >= 300 and joined_tasks == tasks:
             break
 print(f"{name} ended, loss={last:.5f}", flush=True)

@@ -46,8 +46,8 @@ optimizer.build(model.trainable_variables)
 def step(x):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(model(x, training=True) ** 2)
-    found = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     return loss
 
 

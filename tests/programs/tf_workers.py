@@ -28,15 +28,15 @@ with strategy.scope():
 
 
 @tf.function
-def step(images, labels, told):
-    def replica(images, labels, told):
+def step(images, labels, message):
+    def replica(images, labels, flag):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((images @ weights - labels) ** 2)
-        return tape.gradient(loss, weights), loss, told
+        return tape.gradient(loss, weights), loss, flag
 
-    gradient, loss, told = strategy.run(replica, (images, labels, told))
+    gradient, loss, message = strategy.run(replica, (images, labels, message))
     weights.assign_sub(0.05 * strategy.reduce("MEAN", gradient, axis=None))
-    return strategy.reduce("MEAN", loss, axis=None), strategy.reduce("SUM", told, axis=None)
+    return strategy.reduce("MEAN", loss, axis=None), strategy.reduce("SUM", message, axis=None)
 
 
 number = 0

@@ -36,8 +36,8 @@ def step(images, labels):
     def replica(images, labels):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(images, training=True) - labels) ** 2)
-        found = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     return strategy.reduce("MEAN", strategy.run(replica, (images, labels)), axis=None)

@@ -13,77 +13,77 @@ from torch import nn
 
 torch.set_num_threads(1)
 FOLDER = sys.argv[1]
-found = {}
+results = {}
 
-with warnings.catch_warnings(record=True) as heard:
+with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     import smdistributed.dataparallel.torch.distributed as old
     from smdistributed.dataparallel.exceptions import SMDDPNotInitializedError
     from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Parallel
     from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as SameParallel
-found["warned"] = [str(one.message) for one in heard if one.category is DeprecationWarning]
-found["one class"] = Parallel is SameParallel
+results["warned"] = [str(warning.message) for warning in warned if warning.category is DeprecationWarning]
+results["one class"] = Parallel is SameParallel
 try:
     old.get_rank()
 except SMDDPNotInitializedError as error:
-    found["too early"] = str(error)
-found["before"] = [old.is_available(), old.is_initialized()]
+    results["too early"] = str(error)
+results["before"] = [old.is_available(), old.is_initialized()]
 
 dist.init_process_group(backend="smddp", rank=int(os.environ["RANK"]), world_size=2)
 rank, size = dist.get_rank(), dist.get_world_size()
 gloo = dist.new_group([0, 1], backend="gloo")
 part = dist.new_group([1])
-found["backends"] = [dist.get_backend(), dist.get_backend(gloo), "smddp" in dist.Backend.backend_list]
+results["backends"] = [dist.get_backend(), dist.get_backend(gloo), "smddp" in dist.Backend.backend_list]
 
 
-def mine(*shape):
+def make_values(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(rank))
 
 
 def gathered(group):
     out = torch.zeros(size * 5)
-    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, mine(5), group=group)
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, make_values(5), group=group)
     return out
 
 
 def scattered(group):
     out = torch.zeros(5)
-    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, mine(10), group=group)
+    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, make_values(10), group=group)
     return out
 
 
 def listed(group):
     out = [torch.zeros(5) for _ in range(size)]
-    dist.all_gather(out, mine(5), group=group)
+    dist.all_gather(out, make_values(5), group=group)
     return torch.stack(out)
 
 
 def exchanged(group):
     out = torch.zeros(6)
-    dist.all_to_all_single(out, mine(6), group=group)
+    dist.all_to_all_single(out, make_values(6), group=group)
     return out
 
 
 def dealt(group):
     out = torch.zeros(5)
-    dist.scatter(out, [mine(5), mine(5) + 1] if rank == 0 else None, group=group)
+    dist.scatter(out, [make_values(5), make_values(5) + 1] if rank == 0 else None, group=group)
     return out
 
 
 def collected(group):
     out = [torch.zeros(5) for _ in range(size)] if rank == 0 else None
-    dist.gather(mine(5), out, group=group)
+    dist.gather(make_values(5), out, group=group)
     return torch.stack(out or [torch.zeros(5)])
 
 
 def objects(group):
     out = [None] * size
     dist.all_gather_object(out, {"rank": rank}, group=group)
-    return torch.tensor([one["rank"] for one in out])
+    return torch.tensor([rank_state["rank"] for rank_state in out])
 
 
 def passed(group):
-    box = mine(5)
+    box = make_values(5)
     if rank == 0:
         dist.send(box, 1, group=group)
     else:
@@ -93,7 +93,7 @@ def passed(group):
 
 def in_place(call):
     def run(group):
-        value = mine(7, 3)
+        value = make_values(7, 3)
         call(value, group)
         return value
 
@@ -128,13 +128,13 @@ CALLS = {
     "all_gather_object": objects,
     "send and recv": passed,
 }
-found["collectives"] = {
+results["collectives"] = {
     name: torch.equal(call(None), call(gloo)) or (name == "reduce" and rank == 1) for name, call in CALLS.items()
 }
 if rank == 1:
     alone = torch.ones(2)
     dist.all_reduce(alone, group=part)
-    found["group of one"] = alone.tolist()
+    results["group of one"] = alone.tolist()
 
 
 def net():
@@ -143,11 +143,11 @@ def net():
 
 
 def bits(model):
-    return [[one.detach().clone(), one.grad.clone()] for one in model.parameters()]
+    return [[first.detach().clone(), first.grad.clone()] for first in model.parameters()]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for mine, theirs in zip(one, other) for a, b in zip(mine, theirs))
+def same(first, other):
+    return all(torch.equal(a, b) for first_values, theirs in zip(first, other) for a, b in zip(first_values, theirs))
 
 
 def trained(group, make, **options):
@@ -155,15 +155,15 @@ def trained(group, make, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(3):
         optimizer.zero_grad()
-        model(mine(8, 64)).pow(2).mean().backward()
+        model(make_values(8, 64)).pow(2).mean().backward()
         optimizer.step()
     return bits(model.module)
 
 
 DDP = nn.parallel.DistributedDataParallel
 reference = trained(gloo, DDP)
-found["DDP"] = same(trained(None, DDP), reference)
-found["DDP, bucket view"] = same(
+results["DDP"] = same(trained(None, DDP), reference)
+results["DDP, bucket view"] = same(
     trained(None, DDP, gradient_as_bucket_view=True), trained(gloo, DDP, gradient_as_bucket_view=True)
 )
 
@@ -174,8 +174,8 @@ def compiled(group):
     return [torch.compile(model, backend="eager")(torch.arange(12.0).reshape(3, 4) * (rank + 1)) for _ in range(2)]
 
 
-found["DDP, compiled"] = all(torch.equal(*both) for both in zip(compiled(None), compiled(gloo), strict=True))
-found["DDP, old name"] = same(trained(old.group.WORLD, Parallel, broadcast_buffers=True), reference)
+results["DDP, compiled"] = all(torch.equal(*both) for both in zip(compiled(None), compiled(gloo), strict=True))
+results["DDP, old name"] = same(trained(old.group.WORLD, Parallel, broadcast_buffers=True), reference)
 
 
 def sharded_state(group):
@@ -188,17 +188,17 @@ def sharded_state(group):
     for _ in range(2):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(mine(8, 64)).float().pow(2).mean()
+            loss = model(make_values(8, 64)).float().pow(2).mean()
         loss.backward()
         optimizer.step()
-    held = sum(one.nbytes for state in optimizer.optim.state.values() for one in state.values())
+    held = sum(tensor.nbytes for state in optimizer.optim.state.values() for tensor in state.values())
     optimizer.consolidate_state_dict(0)
     return bits(model.module), held
 
 
-(ours, held), (theirs, _) = sharded_state(dist.group.WORLD), sharded_state(gloo)
-found["ZeRO"] = same(ours, theirs)
-found["state bytes"] = [held, 2 * sum(one.nbytes for one in net().parameters())]
+(smddp_state, held), (theirs, _) = sharded_state(dist.group.WORLD), sharded_state(gloo)
+results["ZeRO"] = same(smddp_state, theirs)
+results["state bytes"] = [held, 2 * sum(first.nbytes for first in net().parameters())]
 
 
 def sharded_weights(mesh):
@@ -210,41 +210,47 @@ def sharded_weights(mesh):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(2):
         optimizer.zero_grad()
-        model(mine(8, 64)).pow(2).mean().backward()
+        model(make_values(8, 64)).pow(2).mean().backward()
         optimizer.step()
-    return [[one.to_local().detach().clone(), one.grad.to_local().clone()] for one in model.parameters()]
+    return [[first.to_local().detach().clone(), first.grad.to_local().clone()] for first in model.parameters()]
 
 
 from torch.distributed.device_mesh import DeviceMesh
 
-found["FSDP2"] = same(
+results["FSDP2"] = same(
     sharded_weights(DeviceMesh.from_group(dist.group.WORLD, "cpu")), sharded_weights(DeviceMesh.from_group(gloo, "cpu"))
 )
 
 model = Parallel(net())
 with model.no_sync():
-    model(mine(8, 64)).sum().backward()
+    model(make_values(8, 64)).sum().backward()
 of_both = [torch.zeros(256, 64) for _ in range(size)]
 dist.all_gather(of_both, model.module[0].weight.grad)
-found["no_sync"] = not torch.equal(*of_both)
+results["no_sync"] = not torch.equal(*of_both)
 
 sdp.start_profiler(f"{FOLDER}/trace.json", append_rank=True)
 value = torch.full((3,), float(rank))
 old.all_reduce(value, op=old.ReduceOp.AVERAGE)
-asked = torch.full((3,), float(rank))
-handle = old.all_reduce(asked, op=old.ReduceOp.AVERAGE, async_op=True)
+averaged = torch.full((3,), float(rank))
+handle = old.all_reduce(averaged, op=old.ReduceOp.AVERAGE, async_op=True)
 handle.wait()
 handle.wait()
-told = torch.tensor([float(rank)])
-old.broadcast(told, src=1)
+received = torch.tensor([float(rank)])
+old.broadcast(received, src=1)
 many = [torch.zeros(1), torch.zeros(1)]
-old.all_gather(many, told)
+old.all_gather(many, received)
 swapped = torch.zeros(2)
 old.all_to_all_single(swapped, torch.tensor([0.0, 1.0]) + 10 * rank)
 old.barrier()
 sdp.stop_profiler()
-found["old"] = [value.tolist(), asked.tolist(), told.item(), [one.item() for one in many], swapped.tolist()]
-found["numbers"] = [old.get_world_size(), old.get_rank(), old.get_local_rank(), old.is_initialized()]
+results["old"] = [
+    value.tolist(),
+    averaged.tolist(),
+    received.item(),
+    [tensor.item() for tensor in many],
+    swapped.tolist(),
+]
+results["numbers"] = [old.get_world_size(), old.get_rank(), old.get_local_rank(), old.is_initialized()]
 
 # TensorFlow's transport of arrays if torchrun starts the ranks.
 import numpy as np
@@ -252,10 +258,10 @@ import numpy as np
 from toolkit.rank.dataparallel.tf.transport import connect
 
 way = connect()
-array, told = np.full(3, rank + 1, "f4"), np.full(2, rank, "i8")
+array, received = np.full(3, rank + 1, "f4"), np.full(2, rank, "i8")
 way.allreduce(array, "sum")
-way.broadcast(told, 1)
-found["arrays"] = [type(way).__name__, array.tolist(), told.tolist()]
+way.broadcast(received, 1)
+results["arrays"] = [type(way).__name__, array.tolist(), received.tolist()]
 
-print(json.dumps(found), flush=True)
+print(json.dumps(results), flush=True)
 dist.destroy_process_group()

@@ -13,15 +13,15 @@ torch.cuda.set_device(device)
 dist.init_process_group(backend="smddp")
 rank, size = dist.get_rank(), dist.get_world_size()
 nccl = dist.new_group(list(range(size)), backend="nccl")
-found = {"backends": [dist.get_backend(), dist.get_backend(nccl)]}
+results = {"backends": [dist.get_backend(), dist.get_backend(nccl)]}
 
 
-def mine(*shape):
+def make_values(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(rank)).to(device)
 
 
 def reduced(group):
-    value = mine(1000)
+    value = make_values(1000)
     dist.all_reduce(value, group=group)
     return value
 
@@ -31,7 +31,7 @@ def trained(group):
     model = nn.parallel.DistributedDataParallel(
         nn.Linear(64, 64).to(device), device_ids=[device.index], process_group=group
     )
-    model(mine(8, 64)).pow(2).mean().backward()
+    model(make_values(8, 64)).pow(2).mean().backward()
     return model.module.weight.grad
 
 
@@ -42,16 +42,18 @@ def sharded(group):
     torch.manual_seed(0)
     model = nn.Linear(64, 64).to(device)
     fully_shard(model, mesh=DeviceMesh.from_group(group, "cuda"))
-    model(mine(8, 64)).pow(2).mean().backward()
+    model(make_values(8, 64)).pow(2).mean().backward()
     return model.weight.grad.to_local()
 
 
-found["same"] = {call.__name__: torch.equal(call(dist.group.WORLD), call(nccl)) for call in (reduced, trained, sharded)}
+results["same"] = {
+    call.__name__: torch.equal(call(dist.group.WORLD), call(nccl)) for call in (reduced, trained, sharded)
+}
 on_cpu = torch.ones(3)
 dist.all_reduce(on_cpu)
 objects = [None] * size
 dist.all_gather_object(objects, rank)
 dist.barrier()
-found["on the cpu"] = [on_cpu.tolist(), objects]
-print(json.dumps(found), flush=True)
+results["on the cpu"] = [on_cpu.tolist(), objects]
+print(json.dumps(results), flush=True)
 dist.destroy_process_group()

@@ -13,35 +13,37 @@ from smdistributed.dataparallel.tensorflow.keras import callbacks
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
-found = {}
+results = {}
 try:
     sdp.rank()
 except RuntimeError as error:
-    found["too early"] = str(error)
+    results["too early"] = str(error)
 sdp.init()
 try:
     sdp.init()
 except RuntimeError as error:
-    found["again"] = str(error)
+    results["again"] = str(error)
 rank, size = sdp.rank(), sdp.size()
-found["numbers"] = [rank, size, sdp.local_rank(), sdp.local_size(), sdp_keras.rank()]
+results["numbers"] = [rank, size, sdp.local_rank(), sdp.local_size(), sdp_keras.rank()]
 
-mine = tf.constant([1.0, 2.0]) * (rank + 1)
-found["reduced"] = {op: sdp.oob_allreduce(mine, op=op).numpy().tolist() for op in ("average", "sum", "min", "max")}
-found["gradient"] = sdp.allreduce(mine, 0, 1).numpy().tolist()
-found["types"] = [
-    sdp.oob_allreduce(tf.cast(mine, kind), op=sdp.ReduceOp.SUM).numpy().astype("float64").tolist()
+rank_value = tf.constant([1.0, 2.0]) * (rank + 1)
+results["reduced"] = {
+    op: sdp.oob_allreduce(rank_value, op=op).numpy().tolist() for op in ("average", "sum", "min", "max")
+}
+results["gradient"] = sdp.allreduce(rank_value, 0, 1).numpy().tolist()
+results["types"] = [
+    sdp.oob_allreduce(tf.cast(rank_value, kind), op=sdp.ReduceOp.SUM).numpy().astype("float64").tolist()
     for kind in (tf.float16, tf.bfloat16, tf.float64, tf.int32, tf.int64)
 ]
-found["half"] = [
-    str(sdp.oob_allreduce(mine, compression=sdp.Compression.fp16).dtype),
-    sdp.oob_allreduce(mine, sdp.Compression.fp16).numpy().tolist(),
+results["half"] = [
+    str(sdp.oob_allreduce(rank_value, compression=sdp.Compression.fp16).dtype),
+    sdp.oob_allreduce(rank_value, sdp.Compression.fp16).numpy().tolist(),
 ]
-found["told"] = sdp.broadcast(mine, 1).numpy().tolist()
+results["told"] = sdp.broadcast(rank_value, 1).numpy().tolist()
 # Large enough for the shared memory, which may be measured to be slower than MPI here: results are the same.
 large = {kind: tf.cast(tf.fill([500_000], rank + 1.0), kind) for kind in ("float32", "float64", "float16", "int32")}
 traced = tf.function(sdp.oob_allreduce)
-found["large"] = {
+results["large"] = {
     kind: [
         sorted(set(how(tensor, op=op).numpy().astype("float64").tolist()))
         for how in (sdp.oob_allreduce, traced)
@@ -49,9 +51,9 @@ found["large"] = {
     ]
     for kind, tensor in large.items()
 }
-found["unchanged"] = all(bool(tf.reduce_all(tf.cast(each, "float32") == rank + 1.0)) for each in large.values())
-found["empty"] = sdp.oob_allreduce(tf.zeros([0])).shape.as_list()
-found["overlap"] = sdp.overlap(mine) is mine
+results["unchanged"] = all(bool(tf.reduce_all(tf.cast(value, "float32") == rank + 1.0)) for value in large.values())
+results["empty"] = sdp.oob_allreduce(tf.zeros([0])).shape.as_list()
+results["overlap"] = sdp.overlap(rank_value) is rank_value
 
 
 def net():
@@ -90,7 +92,7 @@ def trained(images, labels, wrap):
 
 
 alone, together = trained(images, labels, False), trained(images[part], labels[part], True)
-found["tape"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
+results["tape"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
 
 
 def fitted(images, labels, wrap):
@@ -100,28 +102,28 @@ def fitted(images, labels, wrap):
     if wrap:
         optimizer = sdp_keras.DistributedOptimizer(optimizer)
         watch = [callbacks.BroadcastGlobalVariablesCallback(0), callbacks.MetricAverageCallback()]
-        found["optimizer"] = type(optimizer).__name__
+        results["optimizer"] = type(optimizer).__name__
     model.compile(optimizer, "mse")
     past = model.fit(images, labels, batch_size=len(images), epochs=3, shuffle=False, verbose=0, callbacks=watch)
     return past.history["loss"], np.concatenate([weight.ravel() for weight in model.get_weights()])
 
 
 alone, together = fitted(images, labels, False), fitted(images[part], labels[part], True)
-found["fit"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
-found["weights"] = together[1].tolist()
+results["fit"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
+results["weights"] = together[1].tolist()
 
 table = tf.Variable(tf.ones([4, 2]))
 with tf.GradientTape() as tape:
     loss = tf.reduce_sum(tf.gather(table, [rank, 3]))
 (sparse,) = sdp.DistributedGradientTape(tape).gradient(loss, [table])
-found["sparse"] = sparse.numpy().tolist()
+results["sparse"] = sparse.numpy().tolist()
 with tf.GradientTape() as tape:
     loss = tf.reduce_sum(table)
 unused = tf.Variable(1.0)
-found["none"] = sdp.DistributedGradientTape(tape).gradient(loss, [table, unused])[1] is None
+results["none"] = sdp.DistributedGradientTape(tape).gradient(loss, [table, unused])[1] is None
 
-imaginary = tf.complex(mine, -mine)
-found["complex"] = [
+imaginary = tf.complex(rank_value, -rank_value)
+results["complex"] = [
     [[z.real, z.imag] for z in sdp.oob_allreduce(imaginary, op=op).numpy().tolist()] for op in ("average", "sum")
 ]
 
@@ -134,7 +136,7 @@ def refused(function, *arguments, **options):
     return ""
 
 
-found["no average"] = [
+results["no average"] = [
     refused(sdp.oob_allreduce, tensor, op=op)
     for tensor, op in (
         (tf.constant([1, 2]), "average"),
@@ -142,7 +144,7 @@ found["no average"] = [
         (tf.constant([True]), "max"),
         (imaginary, "min"),
         (tf.constant(["text"]), "sum"),
-        (mine, "mean"),
+        (rank_value, "mean"),
     )
 ]
 
@@ -170,22 +172,23 @@ def all_missing():
 
 
 optimizer = sdp.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
-found["differ"] = {
+results["differ"] = {
     "tape": refused(slopes),
     "in a function": refused(traced_slopes),
     "all missing": refused(all_missing),
     "optimizer": refused(optimizer.apply_gradients, [(tf.constant([1.0]), w if rank else u)] * (rank + 1)),
     "shapes": refused(sdp.oob_allreduce, tf.zeros([rank + 1])),
     "types": refused(sdp.oob_allreduce, tf.zeros([2], tf.float64 if rank else tf.float32)),
-    "operations": refused(sdp.oob_allreduce, mine, op="max" if rank else "sum"),
-    "calls": refused(sdp.oob_allreduce, mine) if rank else refused(sdp.broadcast, mine, 0),
+    "operations": refused(sdp.oob_allreduce, rank_value, op="max" if rank else "sum"),
+    "calls": refused(sdp.oob_allreduce, rank_value) if rank else refused(sdp.broadcast, rank_value, 0),
     "broadcast": refused(sdp.broadcast_variables, [u, w][: rank + 1], 0),
-    "roots": refused(sdp.broadcast, mine, rank),
+    "roots": refused(sdp.broadcast, rank_value, rank),
 }
-found["left alone"] = [u.numpy().tolist(), w.numpy().tolist()]
-found["goes on"] = sdp.oob_allreduce(mine).numpy().tolist()
-found["no broadcast"] = [
-    refused(sdp.broadcast, tensor, root) for tensor, root in ((mine, 2), (mine, "0"), (tf.constant(["text"]), 0))
+results["left alone"] = [u.numpy().tolist(), w.numpy().tolist()]
+results["goes on"] = sdp.oob_allreduce(rank_value).numpy().tolist()
+results["no broadcast"] = [
+    refused(sdp.broadcast, tensor, root)
+    for tensor, root in ((rank_value, 2), (rank_value, "0"), (tf.constant(["text"]), 0))
 ]
 
 # An optimizer that has taken a step before it is wrapped: loaded with a model, say.
@@ -193,17 +196,17 @@ weight = tf.keras.Variable(1.0)
 adam = tf.keras.optimizers.Adam(0.5)
 adam.apply([tf.constant(1.0)], [weight])
 adam = sdp.DistributedOptimizer(adam)
-found["state"] = [int(adam.iterations), bool(adam.variables[2].numpy() != 0)]
+results["state"] = [int(adam.iterations), bool(adam.variables[2].numpy() != 0)]
 
 # Under the policy mixed_float16, compile() scales the loss outside the optimizer. An infinite gradient on rank 1 alone.
 weight = tf.keras.Variable(10.0)
 scaled = tf.keras.optimizers.LossScaleOptimizer(sdp.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)))
 scaled.build([weight])
-found["scaled"] = []
+results["scaled"] = []
 for infinite in (True, False):
     slope = scaled.scale_loss(tf.constant(1.0 + rank))
     scaled.apply([slope * float("inf") if rank and infinite else slope], [weight])
-    found["scaled"].append([float(weight.numpy()), float(scaled.dynamic_scale.numpy())])
+    results["scaled"].append([float(weight.numpy()), float(scaled.dynamic_scale.numpy())])
 
 with tf.Graph().as_default():
     old = tf.compat.v1.get_variable("old", initializer=float(rank), use_resource=True)
@@ -212,11 +215,11 @@ with tf.Graph().as_default():
     )
     hook = sdp.BroadcastGlobalVariablesHook(1)
     with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
-        found["session"] = [float(session.run(old)), float(session.run(slope)[0][0])]
+        results["session"] = [float(session.run(old)), float(session.run(slope)[0][0])]
 
-found["one step more"] = refused(traced, mine) if rank else refused(sdp.shutdown)
+results["one step more"] = refused(traced, rank_value) if rank else refused(sdp.shutdown)
 sdp.shutdown()
-found["between"] = refused(traced, large["float64"])
+results["between"] = refused(traced, large["float64"])
 sdp.init()
-found["again"] = [found["again"], sorted(set(traced(large["float64"]).numpy().tolist()))]
-print(json.dumps(found), flush=True)
+results["again"] = [results["again"], sorted(set(traced(large["float64"]).numpy().tolist()))]
+print(json.dumps(results), flush=True)

@@ -8,15 +8,15 @@ import pathlib
 import signal
 import sys
 
-given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-kept = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / os.environ["SM_CURRENT_HOST"]
-starts = int(kept.read_text()) + 1 if kept.exists() else 1
+options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+starts_file = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / os.environ["SM_CURRENT_HOST"]
+starts = int(starts_file.read_text()) + 1 if starts_file.exists() else 1
 pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], f"start-{starts}").write_text("")
-kept.parent.mkdir(exist_ok=True)
-kept.write_text(str(starts))
+starts_file.parent.mkdir(exist_ok=True)
+starts_file.write_text(str(starts))
 print(f"counted={starts}", flush=True)
 if starts == 1:
-    if "--code" in given:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(given["--code"])))
+    if "--code" in options:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(options["--code"])))
     while True:
         signal.pause()

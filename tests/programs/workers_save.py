@@ -5,21 +5,21 @@ import signal
 import sys
 import time
 
-question, asked = os.pipe()
+question, question_end = os.pipe()
 answer, answered = os.pipe()
 child = os.fork()
 if child == 0:
-    os.close(asked)
+    os.close(question_end)
     while os.read(question, 1):
         os.write(answered, b"a")
     os._exit(0)
 
 
 def save(number, frame):
-    os.write(asked, b"q")
+    os.write(question_end, b"q")
     os.close(answered)
     print("saved" if os.read(answer, 1) else "the child was dead", flush=True)
-    os.close(asked)
+    os.close(question_end)
     os.waitpid(child, 0)
     sys.exit(0)
 

@@ -11,9 +11,9 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 
 
-def same(found, expected):
-    assert str(found.device).startswith("xla"), found.device
-    assert found.cpu().tolist() == expected, (found.cpu().tolist(), expected)
+def same(actual, expected):
+    assert str(actual.device).startswith("xla"), actual.device
+    assert actual.cpu().tolist() == expected, (actual.cpu().tolist(), expected)
 
 
 def view(index):
@@ -64,36 +64,38 @@ def torchs(rank, device):
     same(value, [3.0, 6.0])
     dist.all_reduce(value, op=dist.ReduceOp.AVG)
     same(value, [3.0, 6.0])
-    mine = torch.tensor([float(rank)], device=device)
+    tensor = torch.tensor([float(rank)], device=device)
     gathered = [torch.zeros(1, device=device) for _ in range(2)]
-    dist.all_gather(gathered, mine)
+    dist.all_gather(gathered, tensor)
     same(torch.cat(gathered), [0.0, 1.0])
     flat = torch.zeros(2, device=device)
-    dist.all_gather_into_tensor(flat, mine)
+    dist.all_gather_into_tensor(flat, tensor)
     same(flat, [0.0, 1.0])
-    dist.reduce_scatter_tensor(mine, torch.arange(2.0, device=device))
-    same(mine, [2.0 * rank])
-    dist.reduce_scatter(mine, list(torch.arange(2.0, device=device).chunk(2)))
-    same(mine, [2.0 * rank])
+    dist.reduce_scatter_tensor(tensor, torch.arange(2.0, device=device))
+    same(tensor, [2.0 * rank])
+    dist.reduce_scatter(tensor, list(torch.arange(2.0, device=device).chunk(2)))
+    same(tensor, [2.0 * rank])
     dist.all_to_all_single(flat, torch.arange(2.0, device=device) + 10 * rank)
     same(flat, [0.0 + rank, 10.0 + rank])
-    unequal = [torch.zeros(1 + each, device=device) for each in range(2)]
+    unequal = [torch.zeros(1 + variable, device=device) for variable in range(2)]
     dist.all_to_all(unequal, [torch.full((1 + rank,), 1.0 + rank, device=device) for _ in range(2)])
     same(torch.cat(unequal), [1.0, 2.0, 2.0])
-    dist.scatter(mine, [torch.full((1,), 5.0 + each, device=device) for each in range(2)] if rank == 0 else None, src=0)
-    same(mine, [5.0 + rank])
-    dist.gather(mine, gathered if rank == 0 else None, dst=0)
+    dist.scatter(
+        tensor, [torch.full((1,), 5.0 + number, device=device) for number in range(2)] if rank == 0 else None, src=0
+    )
+    same(tensor, [5.0 + rank])
+    dist.gather(tensor, gathered if rank == 0 else None, dst=0)
     if rank == 0:
         same(torch.cat(gathered), [5.0, 6.0])
-    dist.broadcast(mine, 1)
-    same(mine, [6.0])
+    dist.broadcast(tensor, 1)
+    same(tensor, [6.0])
     if rank == 0:
-        dist.send(mine * 2, 1)
+        dist.send(tensor * 2, 1)
     else:
-        dist.recv(mine, 0)
-        same(mine, [12.0])
+        dist.recv(tensor, 0)
+        same(tensor, [12.0])
     dist.barrier()
-    alone = [dist.new_group([each]) for each in range(2)][rank]
+    alone = [dist.new_group([variable]) for variable in range(2)][rank]
     dist.all_reduce(value, group=alone)
     same(value, [3.0, 6.0])
     objects = [None, None]
@@ -120,7 +122,7 @@ def replicas(rank, device):
         optimizer.step()
         torch_xla.sync()
     weights = [parameter.detach().cpu().numpy().tobytes() for parameter in module.parameters()]
-    assert xm.mesh_reduce("weights", weights, lambda found: found[0] == found[1])
+    assert xm.mesh_reduce("weights", weights, lambda values: values[0] == values[1])
     scaler = __import__("torch_xla.amp", fromlist=["GradScaler"]).GradScaler()
     weight = torch.ones(1, device=device, requires_grad=True)
     plain = torch.optim.SGD([weight], 1.0)

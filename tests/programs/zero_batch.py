@@ -16,7 +16,7 @@ parser.add_argument("--classes", type=int, default=64, help="of words, which the
 parser.add_argument("--width", type=int, default=128)
 parser.add_argument("--layers", type=int, default=4)
 parser.add_argument("--steps", type=int, default=1_000_000)
-given = parser.parse_args()
+options = parser.parse_args()
 
 
 class Block(nn.Module):
@@ -38,21 +38,21 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 model = nn.parallel.DistributedDataParallel(
     nn.Sequential(
-        nn.Embedding(given.words, given.width),
-        *(Block(given.width) for _ in range(given.layers)),
-        nn.Linear(given.width, given.classes),
+        nn.Embedding(options.words, options.width),
+        *(Block(options.width) for _ in range(options.layers)),
+        nn.Linear(options.width, options.classes),
     ),
     gradient_as_bucket_view=True,
 )
-if given.zero == "on":
+if options.zero == "on":
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3, parameters_as_bucket_view=True)
 else:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-for step in range(given.steps):
-    words = torch.randint(0, given.words, (given.rows, 33))
+for step in range(options.steps):
+    words = torch.randint(0, options.words, (options.rows, 33))
     optimizer.zero_grad()
     scores = model(words[:, :-1])
-    loss = nn.functional.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten() % given.classes)
+    loss = nn.functional.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten() % options.classes)
     loss.backward()
     optimizer.step()
     if dist.get_rank() == 0:

@@ -20,8 +20,9 @@ RANK = "rank"
 RANK_MAY_IMPORT = ("errors", "records", "folders", "paths", "status_pages", "parallelism")
 # Folders whose own folders are strangers to each other: only the files beside these folders bring them together.
 PARTED = ("train", "commands", RANK)
-# But for those that read what the others need: a job's folder, its page, and the other ranks of a rank's job.
-SHARED = {"commands": ("jobs", "report"), RANK: ("mesh",)}
+# But for those that read what the others need: a job's folder, its page, the other ranks of a rank's job, and the
+# private names of frameworks.
+SHARED = {"commands": ("jobs", "report"), RANK: ("mesh", "frameworks")}
 HANDS_ON = f"{RANK}/compat"  # It has the others under old names.
 PACKAGES = (*GROUND, *FORMATS, *PROCESSES, *ABOVE, RANK)
 
@@ -41,12 +42,12 @@ def imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
 
     `from toolkit.job import plan` yields toolkit.job and toolkit.job.plan: the caller knows which is a file.
     """
-    own = [package.name, *path.relative_to(package).parent.parts]
+    parts = [package.name, *path.relative_to(package).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            start = own[: len(own) - node.level + 1] if node.level else []
+            start = parts[: len(parts) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
             modules = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         else:
@@ -54,24 +55,24 @@ def imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, name) for name in modules if name.split(".")[0] == package.name)
 
 
-def place_named(module: str, package: Path, known: dict[str, Path]) -> str | None:
+def place_named(module: str, package: Path, paths_by_place: dict[str, Path]) -> str | None:
     """Return the place that *module* is, None if it is a name inside one."""
     inside = "/".join(module.split(".")[1:])
     candidates = (f"{inside}.py", f"{inside}/__init__.py") if inside else ("__init__.py",)
-    return next((candidate for candidate in candidates if candidate in known), None)
+    return next((candidate for candidate in candidates if candidate in paths_by_place), None)
 
 
 def edges(package: Path) -> Iterator[tuple[str, int, str]]:
     """Yield (importing place, line, imported place) for the whole *package*."""
-    known = places(package)
-    for place, path in known.items():
-        seen = set()
+    paths_by_place = places(package)
+    for place, path in paths_by_place.items():
+        reported = set()
         for line, module in imports(path, package):
-            imported = place_named(module, package, known)
+            imported = place_named(module, package, paths_by_place)
             # A package's own __init__ comes along with every import from it and leads nowhere by itself.
-            if imported is None or imported == place or (imported, line) in seen:
+            if imported is None or imported == place or (imported, line) in reported:
                 continue
-            seen.add((imported, line))
+            reported.add((imported, line))
             yield place, line, imported
 
 

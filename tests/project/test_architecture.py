@@ -16,15 +16,15 @@ CITED = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)(?:: ([\w.]+))?`")
 
 def names_in(node: ast.AST) -> dict[str, ast.AST]:
     """Return the functions, classes and variables that *node*, a module or class, defines."""
-    found: dict[str, ast.AST] = {}
-    for each in getattr(node, "body", []):
-        if isinstance(each, ast.FunctionDef | ast.ClassDef):
-            found[each.name] = each
-        elif isinstance(each, ast.Assign):
-            found.update((target.id, each) for target in each.targets if isinstance(target, ast.Name))
-        elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            found[each.target.id] = each
-    return found
+    definitions: dict[str, ast.AST] = {}
+    for child in getattr(node, "body", []):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            definitions[child.name] = child
+        elif isinstance(child, ast.Assign):
+            definitions.update((target.id, child) for target in child.targets if isinstance(target, ast.Name))
+        elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            definitions[child.target.id] = child
+    return definitions
 
 
 @cache
@@ -50,7 +50,7 @@ def test_every_file_and_name_that_the_architecture_page_cites_exists() -> None:
     cited = CITED.findall(PAGE.read_text(encoding="utf-8"))
 
     assert len(cited) > 60
-    assert [why for path, name in cited if (why := missing(path, name))] == []
+    assert [reason for path, name in cited if (reason := missing(path, name))] == []
 
 
 def test_a_missing_file_or_name_is_found() -> None:

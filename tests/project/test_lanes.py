@@ -30,6 +30,8 @@ def test_that_notes(number):
         ("tests/train/test_stop.py::test_a[x::y]", "tests/train/test_stop.py"),
         ("tests/docker/test_run.py::test_a", "tests/docker/"),
         ("tests/docker/test_end.py::test_b[1]", "tests/docker/"),
+        ("tests/rank/modelparallel/torch/test_api.py::test_c", "tests/rank/modelparallel/torch/"),
+        ("tests/rank/modelparallel/tf/test_jobs.py::test_c", "tests/rank/modelparallel/tf/test_jobs.py"),
         ("tests/faults/test_matrix.py::test_two[late]", "tests/faults/test_matrix.py::test_two[late]"),
     ],
 )
@@ -49,7 +51,7 @@ def test_what_waits_and_what_computes_is_dealt_out_in_turn_and_before_all_else()
         "tests/train/test_stop.py::h",
     ]
 
-    assert [nodeid[-1] for nodeid in ordered(nodeids)] == ["d", "f", "b", "h", "c", "e", "g", "a"]
+    assert [nodeid[-1] for nodeid in ordered(nodeids)] == ["d", "f", "b", "c", "h", "e", "g", "a"]
 
 
 def test_a_files_tests_are_one_workers_and_a_failure_of_any_worker_is_the_exit_status(tmp_path: Path) -> None:
@@ -63,8 +65,8 @@ def test_a_files_tests_are_one_workers_and_a_failure_of_any_worker_is_the_exit_s
     words = (sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", tmp_path)
     done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
 
-    seen = [(tmp_path / f"test_{name}.seen").read_text().split() for name in ("a", "b", "c")]
-    assert [(len(workers), len(set(workers))) for workers in seen] == [(6, 1)] * 3
-    assert len({workers[0] for workers in seen}) == 2
+    workers_seen = [(tmp_path / f"test_{name}.seen").read_text().split() for name in ("a", "b", "c")]
+    assert [(len(workers), len(set(workers))) for workers in workers_seen] == [(6, 1)] * 3
+    assert len({workers[0] for workers in workers_seen}) == 2
     assert done.returncode == 1
     assert "1 failed, 18 passed in " in done.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Who may import whom, and that importing does nothing."""
+"""Layers import lower layers only, and importing does nothing."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_every_import_leads_to_a_lower_layer_or_stays_in_its_room() -> None:
 def test_the_names_of_sagemaker_are_in_one_package_alone(name: str) -> None:
     """sagemaker_program, SAGEMAKER_PROGRAM: elsewhere a job is a JobSpec, wherever it was written. "SAGEMAKER_*" in a
     text for people names none."""
-    found = [
+    wrong = [
         f"{place}:{line}: {text!r}"
         for place, path in layers.places(PACKAGE).items()
         if not place.startswith(("job/documents/", "train/platforms/sagemaker/"))
@@ -76,14 +76,14 @@ def test_the_names_of_sagemaker_are_in_one_package_alone(name: str) -> None:
         if re.search(name, text)
     ]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_settings_are_read_in_one_file_alone() -> None:
     """Elsewhere nobody asks the environment for them by name. The script side has nothing but the environment, and
     `toolkit run` makes that of a `train`."""
     variables = {settings.PREFIX + field.upper() for field in settings.Settings.__struct_fields__}
-    found = [
+    wrong = [
         f"{place}:{line}: {name}"
         for place, path in layers.places(PACKAGE).items()
         if layers.package_of(place) not in (layers.RANK, "status", "settings")
@@ -92,13 +92,13 @@ def test_settings_are_read_in_one_file_alone() -> None:
         if name in variables
     ]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_no_module_keeps_state_that_can_change() -> None:
-    found = {place: layers.mutable_state(path) for place, path in layers.places(PACKAGE).items()}
+    wrong = {place: layers.mutable_state(path) for place, path in layers.places(PACKAGE).items()}
 
-    assert {place: lines for place, lines in found.items() if lines} == {}
+    assert {place: lines for place, lines in wrong.items() if lines} == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -156,10 +156,10 @@ def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None
     others = ("cli__main", "commands__run", "monitor__sampler", "rank__hook__site", "train__probe__look")
     package = package_with(tmp_path, train__launchers__table=text, **dict.fromkeys(others, ""))
 
-    found = layers.faults(package)
+    wrong = layers.faults(package)
 
-    assert len(found) >= 1
-    assert all(line.startswith("train/launchers/table.py:") and line.endswith(reason) for line in found)
+    assert len(wrong) >= 1
+    assert all(line.startswith("train/launchers/table.py:") and line.endswith(reason) for line in wrong)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ ENCODES = {
     "series/sample_writer.py": "the monitor's own names of columns",
     "series/debugger_writer.py": "the monitor's own names of metrics",
     "commands/report/document.py": "the schema",
-    "job/outcome_schema.py": "the schema",
+    "commands/report/html/packing.py": "numbers",
+    "job/document_schemas.py": "the schemas",
     "parallelism/decision.py": "names of modules; on the base layer",
+    "traces/merging.py": "events, which came from JSON",
     "rank/modelparallel/world.py": "the ranks' configuration, which came from JSON",
     "rank/modelparallel/recorder.py": "names of modules and numbers",
     "rank/modelparallel/tf/partitioned.py": "names of layers",
@@ -100,8 +102,15 @@ def test_folders_are_listed_in_one_place() -> None:
 # the others of folders.py tell the two apart.
 LOOKING = tuple(f"os.path.{name}" for name in ("exists", "lexists", "isfile", "isdir", "islink", "ismount"))
 LOOKING_METHODS = (
-    *("exists", "is_file", "is_dir", "is_symlink", "is_mount", "is_fifo", "is_socket"),
-    *("is_block_device", "is_char_device"),
+    "exists",
+    "is_file",
+    "is_dir",
+    "is_symlink",
+    "is_mount",
+    "is_fifo",
+    "is_socket",
+    "is_block_device",
+    "is_char_device",
 )
 LOOKING_NAMES = {*LOOKING_METHODS, *(name.rpartition(".")[2] for name in LOOKING)}
 # Of an os.DirEntry these raise what is not ENOENT.
@@ -111,6 +120,7 @@ LOOKS = {
     "rank/profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be seen cannot be written",
     "rank/profiler/window.py": "the file that Kineto has just written, to be told that there is none",
     "rank/hook/site/sitecustomize.py": "the run's own folder; beside the script, the standard library alone",
+    "train/provenance/trees.py": "DirEntry.is_file tells every error but ENOENT; one makes the digest not whole",
 }
 # Functions of the toolkit's own with such names.
 OWN = ("tracing.exists", "step_timer.exists")
@@ -187,12 +197,14 @@ def test_the_guard_takes_what_tells_the_two_apart(tmp_path: Path, line: str) -> 
 # The folders that read what a job left, and may meet a FIFO or a file without an end there.
 READERS = ("commands/jobs/", "commands/report/", "diagnosis/", "series/", "traces/", "metrics/")
 READS = {
+    "commands/jobs/stored.py": "makes a new file",
     "commands/jobs/secrets.py": "a file beside the job, which must be no link either",
     "commands/report/html/page.py": "the toolkit's own parts of pages",
     "series/findings.py": "appends; a FIFO there never waits",
     "series/blocks.py": "makes a new file",
     "series/debugger_writer.py": "the file that this monitor has just made",
     "metrics/file.py": "appends; a FIFO there never waits",
+    "traces/merging.py": "makes a new file",
 }
 
 

@@ -1,4 +1,4 @@
-"""What is published can be built again to the byte, and the workflows that publish it run every test."""
+"""Published files can be built again to the byte, and the workflows that publish them run every test."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def workflow(name: str) -> dict[str, Any]:
 
 def built(folder: Path, umask: int, time_s: int, *targets: str) -> dict[str, bytes]:
     """Build *targets* from a copy of the repository in *folder*, whose files have the time *time_s*."""
-    before = os.umask(umask)
+    old_umask = os.umask(umask)
     try:
         for path in tracked():
             target = folder / path.relative_to(ROOT)
@@ -36,7 +36,7 @@ def built(folder: Path, umask: int, time_s: int, *targets: str) -> dict[str, byt
             done = subprocess.run([*words, *more], cwd=project, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     finally:
-        os.umask(before)
+        os.umask(old_umask)
     return {path.name: path.read_bytes() for path in (folder / "dist").iterdir()}
 
 
@@ -66,16 +66,16 @@ def test_the_workflows_make_every_bed() -> None:
 
 
 def test_the_workflows_test_every_python_that_the_project_names() -> None:
-    named = {line.rpartition(" ")[2] for line in PYPROJECT["project"]["classifiers"] if ":: 3." in line}
+    versions = {line.rpartition(" ")[2] for line in PYPROJECT["project"]["classifiers"] if ":: 3." in line}
 
-    assert named <= set(workflow("ci")["jobs"]["pythons"]["strategy"]["matrix"]["python"])
+    assert versions <= set(workflow("ci")["jobs"]["pythons"]["strategy"]["matrix"]["python"])
 
 
 def test_the_workflows_commands_are_files_of_the_repository() -> None:
-    named = {word for path in WORKFLOWS for word in re.findall(r"\bscripts/[\w-]+(?![\w/$-])", path.read_text())}
+    scripts = {word for path in WORKFLOWS for word in re.findall(r"\bscripts/[\w-]+(?![\w/$-])", path.read_text())}
 
-    assert {"scripts/check", "scripts/site", "scripts/test", "scripts/release"} <= named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    assert {"scripts/check", "scripts/site", "scripts/test", "scripts/release"} <= scripts
+    assert [name for name in sorted(scripts) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -85,4 +85,4 @@ def test_a_workflow_has_no_right_but_those_that_a_job_names_and_pins_what_it_use
 
     assert document["permissions"] == {}
     assert all("permissions" in job for job in document["jobs"].values())
-    assert [one for one in uses if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}|\./\.github/.*", one)] == []
+    assert [use for use in uses if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}|\./\.github/.*", use)] == []

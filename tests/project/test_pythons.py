@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +18,16 @@ OLDEST = (3, 10)
 BED = Path(__file__).parents[2] / ".beds/python"
 
 
+@cache
 def interpreters() -> dict[str, Path]:
     """Return by version ("3.12") the Pythons found on PATH, under pyenv and in the test bed (scripts/beds/python), but
     this one and those too old."""
-    found: dict[str, Path] = {}
+    by_version: dict[str, Path] = {}
     for path in candidates():
         version = version_of(path)
         if version is not None and version >= OLDEST and version != sys.version_info[:2]:
-            found.setdefault(".".join(map(str, version)), path)
-    return dict(sorted(found.items(), key=lambda item: int(item[0].partition(".")[2])))
+            by_version.setdefault(".".join(map(str, version)), path)
+    return dict(sorted(by_version.items(), key=lambda item: int(item[0].partition(".")[2])))
 
 
 def candidates() -> Iterator[Path]:
@@ -44,12 +47,19 @@ def version_of(path: Path) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match and done.returncode == 0 else None
 
 
+def versions() -> list[Any]:
+    """Return the versions, of which those between the oldest and the newest are long; ["none"] if there are none."""
+    oldest, *between = interpreters() or ["none"]
+    newest = between[-1:]
+    return [oldest, *(pytest.param(version, marks=pytest.mark.long) for version in between[:-1]), *newest]
+
+
 @pytest.fixture(scope="module")
 def pythons() -> dict[str, Path]:
-    found = interpreters()
-    if not found:
+    by_version = interpreters()
+    if not by_version:
         pytest.skip("no other Python of 3.10 or newer is installed here")
-    return found
+    return by_version
 
 
 def installed(python: Path, wheel: Path, folder: Path) -> Path:
@@ -68,9 +78,9 @@ def installed(python: Path, wheel: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
-@pytest.mark.parametrize("version", list(interpreters()) or ["none"])
+@pytest.mark.parametrize("version", versions())
 def test_train_works_on_another_python(version: str, pythons: dict[str, Path], wheel: Path, tmp_path: Path) -> None:
-    """71: from the wheel: a success with metrics, a failure with its cause, nothing on stderr but our words."""
+    """Contract 71, from the wheel: success with metrics, a failure with its cause, nothing on stderr but our words."""
     commands = installed(pythons[version], wheel, tmp_path / "venv")
     base = Base(tmp_path)
     base.hyperparameters({"epochs": "3"})
@@ -95,7 +105,7 @@ def test_train_works_on_another_python(version: str, pythons: dict[str, Path], w
 
 
 def test_the_search_sees_no_interpreter_twice() -> None:
-    found = interpreters()
+    by_version = interpreters()
 
-    assert len(set(found.values())) == len(found)
-    assert f"{sys.version_info[0]}.{sys.version_info[1]}" not in found
+    assert len(set(by_version.values())) == len(by_version)
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" not in by_version

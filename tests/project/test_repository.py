@@ -38,21 +38,21 @@ def pages() -> list[Path]:
 
 def braced(pattern: str) -> list[str]:
     """Return "a/{b,c}.py" as "a/b.py" and "a/c.py"."""
-    found = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
-    return [found[1] + word + found[3] for word in found[2].split(",")] if found else [pattern]
+    match = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
+    return [match[1] + word + match[3] for word in match[2].split(",")] if match else [pattern]
 
 
 def test_no_file_holds_a_conflict_of_a_merge() -> None:
     markers = (b"<" * 7 + b" ", b">" * 7 + b" ")
 
-    found = [
+    wrong = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in tracked()
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
         if line.startswith(markers)
     ]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_no_file_speaks_of_one_machine() -> None:
@@ -66,14 +66,14 @@ def test_no_file_speaks_of_one_machine() -> None:
         "/opt/" + "wheels",
     ]
 
-    found = [
+    wrong = [
         f"{path.relative_to(ROOT)}: {word}"
         for path in tracked()
         for word in words
         if word.encode() in path.read_bytes() and path.suffix not in (".png", ".npz")
     ]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_every_docs_page_is_linked() -> None:
@@ -117,14 +117,14 @@ def test_every_page_has_its_place_in_the_site() -> None:
 
 
 def test_every_page_that_a_text_names_exists() -> None:
-    named = {
+    places = {
         (name.decode(), path.relative_to(ROOT).as_posix())
         for path in tracked()
         if path.suffix in (".py", ".toml", ".md", ".sh", "")
         for name in re.findall(rb"\bdocs/[a-z0-9_-]+\.md\b", path.read_bytes())
     }
 
-    assert sorted((name, where) for name, where in named if not (ROOT / name).exists()) == []
+    assert sorted((name, place) for name, place in places if not (ROOT / name).exists()) == []
 
 
 def test_the_settings_page_is_the_settings_table() -> None:
@@ -161,18 +161,18 @@ def test_the_list_of_hands_names_files_that_are_hands() -> None:
 
     for pattern, rules in ignores.items():
         if pattern.startswith("toolkit/") and "TID251" in rules:
-            for one in braced(pattern):
-                texts = [(ROOT / name).read_text() for name in fnmatch.filter(files, one)]
+            for alternative in braced(pattern):
+                texts = [(ROOT / name).read_text() for name in fnmatch.filter(files, alternative)]
                 if not any(word in text for text in texts for word in banned):
-                    idle.append(one)
+                    idle.append(alternative)
 
     assert idle == []
 
 
 def test_no_file_lifts_the_ban_on_the_outside_by_itself() -> None:
-    found = [path.name for path in ROOT.glob("toolkit/**/*.py") if re.search("noqa:.*TID", path.read_text())]
+    wrong = [path.name for path in ROOT.glob("toolkit/**/*.py") if re.search("noqa:.*TID", path.read_text())]
 
-    assert found == []
+    assert wrong == []
 
 
 def test_the_scripts_are_executable_and_are_shells_or_python() -> None:
@@ -200,7 +200,7 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         manual_bytes = sum(
-            each.compress_size for each in archive.infolist() if each.filename.startswith("toolkit/docs/")
+            member.compress_size for member in archive.infolist() if member.filename.startswith("toolkit/docs/")
         )
     information = f"container_training_toolkit-{__version__}.dist-info/"
 
@@ -208,8 +208,12 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     # With monitor, rules, reports, profiler, model parallelism, storage, spot jobs and the chart library; since 1.35 MB
     # with the rules of retention, the reading of children's causes, the forms of secrets and the packing of links;
     # since 1.5 MB with AWS's sharded and tensor parallel scripts, torchrun's tables and secrets in code.
-    assert wheel.stat().st_size - manual_bytes < 1_600_000
-    assert manual_bytes < 250_000  # Since 240 kB with the schema of outcome.json and its page.
+    # Since 1.6 MB with the insides of the frameworks looked up by name, each with its way out.
+    # Since 1.65 MB with the ledger's parts, findings with their cost and charts of all ranks.
+    # Since 1.75 MB with trackers, manifests, answers and uv.
+    assert wheel.stat().st_size - manual_bytes < 1_850_000
+    # Since 240 kB with the schema of outcome.json; since 250 kB with the ways in: other orchestrators, manifest.json.
+    assert manual_bytes < 300_000
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []
     assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)
@@ -229,8 +233,8 @@ def test_the_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Pa
     with tarfile.open(built) as archive:
         tops = {name.split("/")[1] for name in archive.getnames()}
 
-    own = {".gitignore", "PKG-INFO", "pyproject.toml"}  # The build backend's.
-    assert tops - own == {"toolkit", "docs", "README.md", "LICENSE", "CHANGELOG.md"}
+    backend_files = {".gitignore", "PKG-INFO", "pyproject.toml"}  # The build backend's.
+    assert tops - backend_files == {"toolkit", "docs", "README.md", "LICENSE", "CHANGELOG.md"}
 
 
 def test_the_wheel_brings_both_commands_and_asks_for_msgspec_alone(wheel: Path) -> None:

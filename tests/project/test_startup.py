@@ -74,14 +74,14 @@ def imported_by(statement: str, environ: Mapping[str, str] | None = None) -> set
 
 
 def heavy(name: str) -> bool:
-    return any(name == each or name.startswith(each + ".") for each in HEAVY)
+    return any(name == heavy_module or name.startswith(heavy_module + ".") for heavy_module in HEAVY)
 
 
 @pytest.mark.parametrize("module", ["toolkit.train.walk", "toolkit.cli.main"])
 def test_train_imports_nothing_heavy(module: str) -> None:
-    found = imported_by(f"import {module}")
+    imported = imported_by(f"import {module}")
 
-    assert {name for name in found if heavy(name)} == set()
+    assert {name for name in imported if heavy(name)} == set()
 
 
 def test_a_whole_run_of_train_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_a_whole_run_of_train_imports_nothing_heavy(tmp_path: Path) -> None:
         "status = train(dict(os.environ), interpreter=sys.executable, log=Log()); assert status == 0"
     )
 
-    found = imported_by(statement, base.environ())
+    imported = imported_by(statement, base.environ())
 
     assert (base.output / "metrics.jsonl").exists()
-    assert {name for name in found if heavy(name)} == set()
+    assert {name for name in imported if heavy(name)} == set()
 
 
 def test_what_only_some_jobs_need_is_not_imported_before_the_script_starts(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
         "toolkit.cli.outermost",
         "toolkit.cli.start",
     }
-    found = imported_by("from toolkit.cli import start, streams; from toolkit.train.supervise import signals")
+    imported = imported_by("from toolkit.cli import start, streams; from toolkit.train.supervise import signals")
 
-    ours = {
+    expected = {
         "toolkit",
         "toolkit.cli",
         "toolkit.cli.outermost",
@@ -137,5 +137,5 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
         "toolkit.train.supervise",
         "toolkit.train.supervise.signals",
     }
-    assert {name for name in found if name.startswith("toolkit")} == ours
-    assert not found & {"re", "typing", "msgspec", "pathlib", "importlib.util", "dataclasses"}
+    assert {name for name in imported if name.startswith("toolkit")} == expected
+    assert not imported & {"re", "typing", "msgspec", "pathlib", "importlib.util", "dataclasses"}

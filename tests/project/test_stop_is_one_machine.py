@@ -16,10 +16,34 @@ MACHINE = ("stop_machine.py", "stop_job.py")
 CROSSED = ("job", "train")
 # What the stop machine keeps. The same words in an object beside it would be a second opinion.
 DECIDES = {
-    *("stop", "stopped", "stopping", "stopped_by", "stopped_here", "insisted", "last_stop"),
-    *("state", "cause", "over", "settled", "job_ended", "peer_failed", "leader_done", "may_start", "launcher_first"),
-    *("all_rested", "all_ranks_ended", "stays", "aborts", "unfinalized", "saving", "waiting_to_stop", "deadline_s"),
-    *("ranks_end_s", "left_ends_s", "abort_ends_s", "late_s"),
+    "stop",
+    "stopped",
+    "stopping",
+    "stopped_by",
+    "stopped_here",
+    "insisted",
+    "last_stop",
+    "state",
+    "cause",
+    "over",
+    "settled",
+    "job_ended",
+    "peer_failed",
+    "leader_done",
+    "may_start",
+    "launcher_first",
+    "all_rested",
+    "all_ranks_ended",
+    "stays",
+    "aborts",
+    "unfinalized",
+    "saving",
+    "waiting_to_stop",
+    "deadline_s",
+    "ranks_end_s",
+    "left_ends_s",
+    "abort_ends_s",
+    "late_s",
 }
 
 # Those of them that mean the stop itself: the others are states of a host's processes.
@@ -55,29 +79,29 @@ def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_host
         assert events.Stop in typing.get_args(union)
     for module, name in (
         ("toolkit.train.supervise.stop_actions", "TellStop"),
-        ("toolkit.train.supervise.link", "HostLink.stop"),
-        ("toolkit.train.coordinator", "Coordinator.stop"),
+        ("toolkit.train.supervise.link", "HostLink.tell_stop"),
+        ("toolkit.train.coordinator", "Coordinator.tell_stop"),
         ("toolkit.train.peers.leader", "Leader._on_stop"),
         ("toolkit.train.supervise.stop_job", "JobState.note_stop"),
     ):
-        found = importlib.import_module(module)
+        target = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
         assert events.Stop in {
-            each for kind in typing.get_type_hints(found).values() for each in (kind, *typing.get_args(kind))
+            hint for kind in typing.get_type_hints(target).values() for hint in (kind, *typing.get_args(kind))
         }, name
 
 
 def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None:
-    found = {
-        file.name: kept
+    written = {
+        file.name: decisions
         for file in (TOOLKIT / "train/supervise").glob("*.py")
-        if file.name not in MACHINE and (kept := attributes(file) & DECIDES)
+        if file.name not in MACHINE and (decisions := attributes(file) & DECIDES)
     }
 
     # StopSignals, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
     # stop that comes before there is anything to stop.
-    assert found == {"signals.py": {"insisted", "stop"}}
+    assert written == {"signals.py": {"insisted", "stop"}}
 
 
 def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -> None:
@@ -85,16 +109,19 @@ def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -
     peers = sorted((TOOLKIT / "train/peers").glob("*.py"))
     words = {file.name: attributes(file) & STOP_WORDS for file in peers}
 
-    assert {name: kept for name, kept in words.items() if kept} == {"leader.py": {"stop"}, "follower.py": {"stopped"}}
+    assert {name: decisions for name, decisions in words.items() if decisions} == {
+        "leader.py": {"stop"},
+        "follower.py": {"stop"},
+    }
     for file in peers:
         text = file.read_text(encoding="utf-8")
         assert "toolkit.train.supervise" not in text and "os.kill" not in text and "import subprocess" not in text, file
 
 
 def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
-    kept = {name for file in MACHINE for name in attributes(TOOLKIT / "train/supervise" / file)}
+    decisions = {name for file in MACHINE for name in attributes(TOOLKIT / "train/supervise" / file)}
 
-    assert {"stop", "cause", "peer_failed", "stays", "saving", "ranks_end_s", "launcher_first"} <= kept & DECIDES
+    assert {"stop", "cause", "peer_failed", "stays", "saving", "ranks_end_s", "launcher_first"} <= decisions & DECIDES
 
 
 def test_only_the_machine_makes_and_feeds_its_knowledge_of_the_job() -> None:
@@ -116,10 +143,12 @@ def test_one_poll_loop_waits() -> None:
             if word in file.read_text(encoding="utf-8")
         }
 
-    # The other two wait for a console alone: outlet.py never (a look), console.py when nothing else is left to do.
+    # The others wait for a console alone: outlet.py never (a look), console.py when nothing else is left to do; or, in
+    # poll.py, for what a fork reports at the end of the job.
     assert users(" Poll()") == {
         "train/supervise/poll_loop.py",
         "train/supervise/console.py",
         "train/supervise/outlet.py",
+        "train/supervise/poll.py",
     }
     assert users("select.poll(") == {"train/supervise/poll.py"}  # Sandboxes may deny poll(2).

@@ -62,10 +62,10 @@ class Cluster:
         for name in ("munge", "state", "log", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
         ports = free_ports(1 + len(self.nodes))
-        own = socket.gethostname().partition(".")[0]
-        lines = [CONFIGURATION.format(name=own, folder=self.folder, port=ports[0])]
+        host_name = socket.gethostname().partition(".")[0]
+        lines = [CONFIGURATION.format(name=host_name, folder=self.folder, port=ports[0])]
         for node, port in zip(self.nodes, ports[1:], strict=True):
-            address = f"NodeHostname={own} NodeAddr=127.0.0.1 Port={port}"
+            address = f"NodeHostname={host_name} NodeAddr=127.0.0.1 Port={port}"
             lines.append(f"NodeName={node} {address} CPUs=2 RealMemory=1000 State=UNKNOWN\n")
         lines.append(f"PartitionName=all Nodes=algo-[1-{len(self.nodes)}] Default=YES MaxTime=60 State=UP\n")
         self._configuration.write_text("".join(lines))
@@ -139,9 +139,9 @@ class Cluster:
     def wait_for(self, *command: str, answer: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait until *command* says *answer*."""
         end = time.monotonic() + deadline_s
-        while (said := self.run(*command, check=False).stdout.strip()) != answer:
+        while (output := self.run(*command, check=False).stdout.strip()) != answer:
             if time.monotonic() > end:
-                raise TimeoutError(f"{' '.join(command)}: {said!r}, not {answer!r}, after {deadline_s:g} s")
+                raise TimeoutError(f"{' '.join(command)}: {output!r}, not {answer!r}, after {deadline_s:g} s")
             time.sleep(0.1)
 
     @property

@@ -11,5 +11,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    with Cluster(tmp_path_factory.mktemp("slurm"), 3) as made:
-        yield made
+    with Cluster(tmp_path_factory.mktemp("slurm"), 3) as cluster:
+        yield cluster

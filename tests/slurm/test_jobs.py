@@ -84,8 +84,8 @@ def noticed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple
     work = Work(cluster, tmp_path_factory.mktemp("noticed"))
     work.program(SAVES, "hosts = 1", 'max-run = "1m"')
     # A limit is a minute at least. Slurm looks every 30 s for notices that are due by its next look: this one is so 5 s
-    # after the start, when the script surely listens.
-    return work, work.submit(work.rendered("--notice", "25"))
+    # after the start, when the script surely listens. The other tests have the first two nodes.
+    return work, work.submit(work.rendered("--notice", "25"), "--nodelist=algo-3")
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class Host:
         self.ledger = Ledger()
         self.reads = threading.Event()
         self.reads.set()
-        self.samples: dict[str, list[int]] = {what: [] for what in MORE}
+        self.samples: dict[str, list[int]] = {quantity: [] for quantity in MORE}
         self.temporary = folder / name / "tmp"
         self.temporary.mkdir()
         self.base.hyperparameters(
@@ -87,7 +87,7 @@ class Host:
             }
         )
         self.base.resources(NAMES, name, network_interface_name="lo")
-        definitions = [{"Name": what, "Regex": what + "=([0-9.]+)"} for what in ("step", "loss")]
+        definitions = [{"Name": quantity, "Regex": quantity + "=([0-9.]+)"} for quantity in ("step", "loss")]
         self.base.document("metric-definition-regex.json", definitions)
         self.base.code.mkdir(parents=True)
         shutil.copy(Path(__file__).with_name("rank.py"), self.base.code / "train.py")
@@ -104,7 +104,7 @@ class Host:
             OMP_NUM_THREADS="1",
             MASTER_PORT=str(ports[0]),
             TOOLKIT_LINK_PORT=str(ports[1]),
-            TOOLKIT_HOST_ADDRESSES=",".join(f"{each}=127.0.0.1" for each in NAMES),
+            TOOLKIT_HOST_ADDRESSES=",".join(f"{name}=127.0.0.1" for name in NAMES),
             TOOLKIT_PROCESSES_PER_HOST=str(RANKS),
             TOOLKIT_RESTARTS="100000",
             TOOLKIT_MONITOR="on",
@@ -148,9 +148,9 @@ class Host:
         """Note how much `train` has and how many processes are below it."""
         pid = self.process.pid
         below = descendants(pid)
-        lines = {each: contents(f"/proc/{each}/cmdline") for each in below}
+        lines = {pid: contents(f"/proc/{pid}/cmdline") for pid in below}
         monitors, uploads = (
-            [each for each, line in lines.items() if module in line]
+            [pid for pid, line in lines.items() if module in line]
             for module in (b"toolkit.monitor", b"toolkit.storage")
         )
         now = {
@@ -161,8 +161,8 @@ class Host:
             "processes": len(below),
             "files": sum(len(files) for _, _, files in os.walk(self.temporary)),
         }
-        for what, value in now.items():
-            self.samples[what].append(value)
+        for quantity, value in now.items():
+            self.samples[quantity].append(value)
         with (self.base.folder / "samples.jsonl").open("a") as file:
             file.write(json.dumps({"at_s": round(time.monotonic(), 1), **now}) + "\n")
 
@@ -233,10 +233,10 @@ class Soak:
         """Wait until all ranks of *attempt* run."""
         until_s = time.monotonic() + STARTS_S
         while len(list(self.meet.glob(f"count-*-{attempt}"))) < WORLD:
-            ended = [host.name for host in self.hosts if host.process.poll() is not None]
-            if ended or time.monotonic() > until_s:
-                what = f"{ended[0]} ended" if ended else f"not all ranks ran within {STARTS_S:.0f} s"
-                self.wrong.append(f"attempt {attempt}: {what}")
+            gone = [host.name for host in self.hosts if host.process.poll() is not None]
+            if gone or time.monotonic() > until_s:
+                reason = f"{gone[0]} ended" if gone else f"not all ranks ran within {STARTS_S:.0f} s"
+                self.wrong.append(f"attempt {attempt}: {reason}")
                 return False
             time.sleep(0.1)
         return True
@@ -255,7 +255,7 @@ class Soak:
     def _look_into_storage(self, rank: int) -> set[int]:
         """Return the steps whose checkpoints storage holds whole for the host *rank*. From the first on there is always
         one."""
-        steps, fault = stored.whole(self.s3, f"{BUCKET}/{PREFIX}/hosts/{rank}")
+        steps, fault = stored.read_whole(self.s3, f"{BUCKET}/{PREFIX}/hosts/{rank}")
         if self.seen_in_storage[rank] and not steps:
             fault = fault or "it had a whole checkpoint, and has none"
         if fault:
@@ -278,7 +278,7 @@ class Soak:
         if how.startswith("rank"):
             # The rank that has the file of its counts open.
             path = self.meet / f"count-{rank}-{attempt}"
-            pids = [each for host in self.hosts for each in descendants(host.process.pid) if maps(each, path)]
+            pids = [pid for host in self.hosts for pid in descendants(host.process.pid) if maps(pid, path)]
             for number in (signal.SIGSTOP, signal.SIGCONT):
                 for pid in pids:
                     os.kill(pid, number)
@@ -306,8 +306,8 @@ class Soak:
         rows = [("lines written by the ranks", f"{sum(written.values()):,}")]
         files = Ledger()
         for number, host in enumerate(self.hosts):
-            own = {who: count for who, count in written.items() if who[0] // RANKS == number}
-            host.ledger.compare(own)
+            host_counts = {who: count for who, count in written.items() if who[0] // RANKS == number}
+            host.ledger.compare(host_counts)
             self.wrong += [f"console of {host.name}: {fault}" for fault in host.ledger.faults]
             for path in sorted(host.base.output.glob("data/logs/*.log")):
                 with path.open("rb") as file:
@@ -330,10 +330,12 @@ class Soak:
         rows.append(("restarts of all ranks", str(attempts)))
         rows += [row for rank in range(len(self.hosts)) for row in self._judge_storage(rank)]
         for host in self.hosts:
-            for what, values in host.samples.items():
-                rows.append((f"{host.name}: {what}, in each sixth of the time", self._grown(host.name, what, values)))
-        for what, value in rows:
-            print(f"| {what} | {value} |")
+            for quantity, values in host.samples.items():
+                rows.append(
+                    (f"{host.name}: {quantity}, in each sixth of the time", self._grown(host.name, quantity, values))
+                )
+        for quantity, value in rows:
+            print(f"| {quantity} | {value} |")
 
     def _judge_storage(self, rank: int) -> list[tuple[str, str]]:
         host = self.hosts[rank]
@@ -355,7 +357,7 @@ class Soak:
         return [
             (
                 f"{host.name}: outages of storage, requests that failed",
-                f"{len(met)}, {sum(len(each.failed_s) for each in met)}",
+                f"{len(met)}, {sum(len(outage.failed_s) for outage in met)}",
             ),
             (
                 f"{host.name}: failures of uploads reported, successes after one",
@@ -368,13 +370,13 @@ class Soak:
             ),
         ]
 
-    def _grown(self, name: str, what: str, values: list[int]) -> str:
+    def _grown(self, name: str, quantity: str, values: list[int]) -> str:
         if len(values) < 6:
             return "too few samples"
         first, last = growth(values)
-        if last > first + MORE[what]:
-            self.wrong.append(f"{name}: {what} grew from {first} to {last}")
-        return f"{', '.join(f'{each:,}' for each in medians(values, 6))} ({len(values)} samples)"
+        if last > first + MORE[quantity]:
+            self.wrong.append(f"{name}: {quantity} grew from {first} to {last}")
+        return f"{', '.join(f'{pid:,}' for pid in medians(values, 6))} ({len(values)} samples)"
 
     def _written(self) -> tuple[dict[Writer, int], int]:
         """Return the ranks' own counts of their lines, and of all lines with a metric."""

@@ -61,9 +61,9 @@ def is_whole(files: Mapping[str, bytes]) -> bool:
     """
     if SUMS not in files:
         return False
-    found = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != SUMS}
-    if json.loads(files[SUMS]) != found:
-        raise ValueError(f"{SUMS} names {json.loads(files[SUMS])}, found {found}")
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != SUMS}
+    if json.loads(files[SUMS]) != sums:
+        raise ValueError(f"{SUMS} names {json.loads(files[SUMS])}, found {sums}")
     return True
 
 

@@ -18,17 +18,17 @@ class Ledger:
 
     def take(self, line: bytes) -> None:
         """Take *line*, without its newline. Lines of others (`train`, torchrun, tracebacks) are passed over."""
-        at = line.find(b"soak ")
-        if at < 0 or line.startswith(b"[toolkit] "):  # `train` quotes the last line of a rank that failed.
+        start = line.find(b"soak ")
+        if start < 0 or line.startswith(b"[toolkit] "):  # `train` quotes the last line of a rank that failed.
             return
-        own, _, sum_ = line[at:].rpartition(b" ")
-        fields = own.split(b" ", 5)
-        if len(fields) < 6 or sum_ != b"%08x" % zlib.crc32(own):
+        body, _, sum_ = line[start:].rpartition(b" ")
+        fields = body.split(b" ", 5)
+        if len(fields) < 6 or sum_ != b"%08x" % zlib.crc32(body):
             self._fault(f"a line was changed: {line[:120]!r}")
             return
         rank, attempt, stream, number = int(fields[1]), int(fields[2]), fields[3].decode(), int(fields[4])
-        if at and not line[:at].endswith(b" rank %d] " % rank):
-            self._fault(f"a line of rank {rank} has another prefix: {line[:at]!r}")
+        if start and not line[:start].endswith(b" rank %d] " % rank):
+            self._fault(f"a line of rank {rank} has another prefix: {line[:start]!r}")
         expected = self.counts.get((rank, attempt, stream), 0)
         if number != expected:
             self._fault(f"rank {rank}, attempt {attempt}, {stream}: expected line {expected}, found {number}")
@@ -39,9 +39,9 @@ class Ledger:
     def compare(self, written: dict[Writer, int]) -> None:
         """Compare with what the ranks counted. A killed rank may have written one line more than it counted."""
         for writer in sorted({*written, *self.counts}):
-            count, found = written.get(writer, 0), self.counts.get(writer, 0)
-            if not count <= found <= count + 1:
-                self._fault("rank {}, attempt {}, {}".format(*writer) + f": wrote {count} lines, found {found}")
+            count, counted = written.get(writer, 0), self.counts.get(writer, 0)
+            if not count <= counted <= count + 1:
+                self._fault("rank {}, attempt {}, {}".format(*writer) + f": wrote {count} lines, found {counted}")
 
     def _fault(self, text: str) -> None:
         if len(self.faults) < MOST_FAULTS:

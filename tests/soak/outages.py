@@ -81,18 +81,18 @@ class Outages:
     def faults(self, reports: list[tuple[float, Report]], restarts: list[Span]) -> list[str]:
         """Return what is wrong with a host's *reports* of its uploads, each with the time when it came."""
         wrong = []
-        for before, after in itertools.pairwise(reports):
-            if before[1] == after[1] == "works":
+        for earlier, after in itertools.pairwise(reports):
+            if earlier[1] == after[1] == "works":
                 wrong.append("it was reported twice in a row that uploads work again")
-        failing = [(each.began_s, each.ended_s) for each in self.all] + self.slow
+        failing = [(outage.began_s, outage.ended_s) for outage in self.all] + self.slow
         for at_s, report in reports:
             if report == "fails" and not any(from_s <= at_s <= to_s + TOLD_WITHIN_S for from_s, to_s in failing):
                 wrong.append("a failed upload was reported while storage worked")
         for outage in self.all:
             if outage.ended_s == float("inf") or not outage.is_certain(restarts):
                 continue
-            told = [report for at_s, report in reports if at_s <= outage.began_s][-1:]
-            told += [report for at_s, report in reports if outage.began_s < at_s <= outage.ended_s + TOLD_WITHIN_S]
-            if "fails" not in told:
+            states = [report for at_s, report in reports if at_s <= outage.began_s][-1:]
+            states += [report for at_s, report in reports if outage.began_s < at_s <= outage.ended_s + TOLD_WITHIN_S]
+            if "fails" not in states:
                 wrong.append(f"an outage of {outage.ended_s - outage.began_s:.0f} s was not reported")
         return wrong

@@ -1,4 +1,4 @@
-"""What every rank of the soak runs: print hard, in bursts, and keep count of what was written; break when told.
+"""The program of every rank of the soak: print hard, in bursts, and keep count of what was written; break when told.
 
 Arguments, from the job's hyperparameters: --meet FOLDER, --lines-per-s N. The first rank of a host also writes
 checkpoints. In FOLDER: `count-RANK-ATTEMPT`, three 64-bit

@@ -12,17 +12,17 @@ from tests.storage.servers import S3
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKIA/20261127/eu-central-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
-def whole(s3: S3, place: str) -> tuple[set[int], str]:
+def read_whole(s3: S3, place: str) -> tuple[set[int], str]:
     """Return the steps of the whole checkpoints at *place*, BUCKET/KEY of a host, and what is wrong, "" if nothing.
 
     A manifest may be replaced while its parts are read; they stay for one more.
     """
-    before = _read(s3, f"{place}/manifest.json")
-    if before is None:
+    first_read = _read(s3, f"{place}/manifest.json")
+    if first_read is None:
         return set(), ""
-    steps, fault = _whole(s3, place, json.loads(before))
-    if fault and _read(s3, f"{place}/manifest.json") != before:
-        return whole(s3, place)
+    steps, fault = _whole(s3, place, json.loads(first_read))
+    if fault and _read(s3, f"{place}/manifest.json") != first_read:
+        return read_whole(s3, place)
     return steps, fault
 
 
@@ -47,8 +47,8 @@ def _whole(s3: S3, place: str, manifest: dict[str, dict[str, dict[str, list[str]
 
 def _read(s3: S3, key: str) -> bytes | None:
     try:
-        asked = urllib.request.Request(f"{s3.address}/{key}", headers={"Authorization": SIGNED})
-        with urllib.request.urlopen(asked) as answer:
+        request = urllib.request.Request(f"{s3.address}/{key}", headers={"Authorization": SIGNED})
+        with urllib.request.urlopen(request) as answer:
             content: bytes = answer.read()
         return content
     except urllib.error.HTTPError as error:

@@ -8,14 +8,14 @@ from tests.soak.ledger import Ledger, growth, medians
 
 
 def line(number: int, rank: int = 3, text: str = "abc", prefix: bytes = b"[algo-1 rank 3] ") -> bytes:
-    own = f"soak {rank} 0 out {number} {text}".encode()
-    return prefix + own + b" %08x" % zlib.crc32(own)
+    body = f"soak {rank} 0 out {number} {text}".encode()
+    return prefix + body + b" %08x" % zlib.crc32(body)
 
 
 def judged(*lines: bytes, written: int) -> list[str]:
     ledger = Ledger()
-    for each in lines:
-        ledger.take(each)
+    for line in lines:
+        ledger.take(line)
     ledger.compare({(3, 0, "out"): written})
     return ledger.faults
 

@@ -15,9 +15,9 @@ def of(*all_: Outage) -> Outages:
 
 
 def outage(began_s: float, ended_s: float, *failed_s: float) -> Outage:
-    made = Outage(began_s, ended_s, ("500",))
-    made.failed_s = list(failed_s)
-    return made
+    outage = Outage(began_s, ended_s, ("500",))
+    outage.failed_s = list(failed_s)
+    return outage
 
 
 def test_requests_fail_in_outages_alone() -> None:
@@ -25,9 +25,9 @@ def test_requests_fail_in_outages_alone() -> None:
 
     failed = [bool(outages.fault(float(now_s))) for now_s in range(3600)]
 
-    assert [any(each.began_s <= now_s < each.ended_s for each in outages.all) for now_s in range(3600)] == failed
+    assert [any(outage.began_s <= now_s < outage.ended_s for outage in outages.all) for now_s in range(3600)] == failed
     assert 3600 / (PAUSE_S[1] + OUTAGE_S[1]) <= len(outages.all) <= 3600 / (PAUSE_S[0] + OUTAGE_S[0])
-    assert sum(len(each.failed_s) for each in outages.all) == sum(failed)
+    assert sum(len(outage.failed_s) for outage in outages.all) == sum(failed)
 
 
 @pytest.mark.parametrize("down", [False, True])
@@ -71,7 +71,7 @@ def test_an_answer_that_a_busy_machine_delays_is_a_reason_for_a_report() -> None
     outages = of(outage(1000.0, 1030.0))
     outages.answered(80.0, 81.0)
 
-    before = outages.faults([(95.0, "fails")], [])
+    faults = outages.faults([(95.0, "fails")], [])
     outages.answered(80.0, 85.0)
 
-    assert (before, outages.faults([(95.0, "fails")], [])) == ([UNFOUNDED], [])
+    assert (faults, outages.faults([(95.0, "fails")], [])) == ([UNFOUNDED], [])

@@ -1,4 +1,4 @@
-"""What counts as a whole checkpoint, on disk and in storage."""
+"""A checkpoint counts as whole, on disk and in storage, if all its files are there."""
 
 import time
 from pathlib import Path
@@ -15,10 +15,10 @@ from toolkit.storage.uri import parse
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(checkpoints, "SIZES", {"a.bin": 1000, "b.bin": 3000})
-    made = tmp_path / "checkpoints"
-    made.mkdir()
-    checkpoints.write(made / "step-0")
-    return made
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    checkpoints.write(folder / "step-0")
+    return folder
 
 
 def test_a_checkpoint_is_whole_with_its_sums_alone(folder: Path) -> None:
@@ -42,9 +42,8 @@ def test_a_checkpoint_that_does_not_fit_its_sums_is_an_error(folder: Path, damag
 def test_the_writer_keeps_three_and_a_half_written_one_is_removed_in_its_turn(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = checkpoints.Writer(folder)
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
-    writer._due_s = 0.0
+    writer = checkpoints.Writer(folder)
     (folder / "step-0" / SUMS).unlink()
 
     for _ in range(4):
@@ -58,17 +57,17 @@ def test_a_part_that_is_missing_or_damaged_in_storage_is_found(
     s3: S3, bucket: str, folder: Path, tmp_path: Path
 ) -> None:
     store, root, place = s3.store(bucket), parse(f"{bucket}/run"), f"{bucket[5:]}/run/hosts/0"
-    before = stored.whole(s3, place)
+    state_before = stored.read_whole(s3, place)
     uploads = Checkpoints(store, root, folder, rank=0, host="a", open_file=tmp_path / "open", note=lambda size: None)
     uploads.finish(clean=True, ended_s=time.time())
-    after = stored.whole(s3, place)
+    after = stored.read_whole(s3, place)
     part = next(key for key in s3.keys(bucket) if "/parts/" in key)
 
     store.write(part, b"x")
-    damaged = stored.whole(s3, place)
+    damaged = stored.read_whole(s3, place)
     store.delete([part])
-    missing = stored.whole(s3, place)
+    missing = stored.read_whole(s3, place)
 
-    assert (before, after) == ((set(), ""), ({0}, ""))
+    assert (state_before, after) == ((set(), ""), ({0}, ""))
     assert "a part that is damaged" in damaged[1]
     assert "a part that is missing" in missing[1]

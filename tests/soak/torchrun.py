@@ -28,8 +28,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     for local_rank in range(words.nproc_per_node):
         rank, world = words.node_rank * words.nproc_per_node + local_rank, words.nnodes * words.nproc_per_node
-        own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world)}
-        ranks.append(subprocess.Popen((os.environ["PYTHON_EXEC"], "-u", *script), env={**os.environ, **own}))
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world)}
+        ranks.append(subprocess.Popen((os.environ["PYTHON_EXEC"], "-u", *script), env={**os.environ, **variables}))
     failed = 0
     while any(rank.poll() is None for rank in ranks):
         failed = failed or next((rank.returncode for rank in ranks if rank.returncode), 0)

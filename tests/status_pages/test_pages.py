@@ -75,14 +75,14 @@ def test_what_is_asked_is_what_ranks_are_told(tmp_path: Path, step: int | None) 
 
 def test_a_later_word_takes_the_place_of_the_first_in_the_same_file(tmp_path: Path) -> None:
     pages.create_stop_page(tmp_path)
-    before = (tmp_path / "stop").stat()
+    stat = (tmp_path / "stop").stat()
 
     pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=6, signal=15))
     pages.request_stop(tmp_path, StopNotice(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7))
 
     after = (tmp_path / "stop").stat()
     assert requested_stop(tmp_path) == StopNotice(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7)
-    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size) == (before.st_ino, layout.PAGE_BYTES)
+    assert (after.st_ino, after.st_size) == (stat.st_ino, stat.st_size) == (stat.st_ino, layout.PAGE_BYTES)
 
 
 def test_laid_again_it_asks_for_nothing(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_all_ranks_are_read_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "rank-81").symlink_to(tmp_path / "rank-77")
     (tmp_path / "raised-77.json").write_bytes(b"{}")
 
-    found = pages.read_all(tmp_path)
+    statuses = pages.read_all(tmp_path)
 
-    assert list(found) == [77, 900]
-    assert found[77] == TOLD
+    assert list(statuses) == [77, 900]
+    assert statuses[77] == TOLD
 
 
 def test_a_folder_that_is_gone_holds_no_ranks(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def reads(*bodies: Iterable[int]) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("seen", "consistent"),
+    ("values", "consistent"),
     [
         ([(1, 5, 1), (1, 5, 1)], (5,)),
         ([(2, 5, 1), (2, 6, 2), (2, 6, 2)], (6,)),  # met in the middle of a write
@@ -181,9 +181,9 @@ def reads(*bodies: Iterable[int]) -> list[bytes]:
     ],
 )
 def test_a_write_under_way_is_waited_for_but_not_for_ever(
-    seen: list[tuple[int, int, int]], consistent: tuple[int] | None
+    values: list[tuple[int, int, int]], consistent: tuple[int] | None
 ) -> None:
-    left = iter(reads(*seen))
+    left = iter(reads(*values))
 
     assert layout.read_consistent(lambda: next(left), struct.Struct("<3q")) == consistent
 
@@ -207,20 +207,21 @@ def test_a_rank_that_writes_all_the_time_is_never_read_half(tmp_path: Path) -> N
         assert rank.stdout is not None
         rank.stdout.readline()
         path = tmp_path / f"rank-{rank.pid}"
-        found: list[RankStatus] = []
+        statuses: list[RankStatus] = []
         until_s = time.monotonic() + 30
-        while len({told.step for told in found}) < 2000 and time.monotonic() < until_s:
-            told = pages.read_rank(path)
-            if told is not None and told.step is not None:
-                found.append(told)
+        while len({status.step for status in statuses}) < 2000 and time.monotonic() < until_s:
+            message = pages.read_rank(path)
+            if message is not None and message.step is not None:
+                statuses.append(message)
         pages.request_stop(tmp_path, StopNotice(requested_at_ns=1, deadline_ns=1, signal=15))
 
     assert rank.returncode == 0
-    assert len(found) >= 2000
+    assert len(statuses) >= 2000
     assert [
-        told
-        for told in found
-        if not told.step == told.heartbeats == told.step_time_ns == told.step_ns or told.progress != told.step / 1e5
+        status
+        for status in statuses
+        if not status.step == status.heartbeats == status.step_time_ns == status.step_ns
+        or status.progress != status.step / 1e5
     ] == []
 
 
@@ -282,21 +283,21 @@ def rank(step: int | None, *, ago_s: float = 0.0, step_s: float | None = None) -
     ],
 )
 def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(ranks: list[RankStatus], step: int) -> None:
-    found = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=102 * SECOND_NS)
+    chosen = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=102 * SECOND_NS)
 
-    assert found == step
+    assert chosen == step
 
 
 @given(
     any_of.lists(any_of.tuples(any_of.integers(0, 1000), any_of.floats(0, 30), any_of.floats(0.001, 60)), min_size=1),
     any_of.floats(0, 10),
 )
-def test_no_rank_at_its_pace_passes_the_common_step(seen: list[tuple[int, float, float]], told_s: float) -> None:
-    ranks = [rank(step, ago_s=ago_s, step_s=step_s) for step, ago_s, step_s in seen]
+def test_no_rank_at_its_pace_passes_the_common_step(ranks_seen: list[tuple[int, float, float]], told_s: float) -> None:
+    ranks = [rank(step, ago_s=ago_s, step_s=step_s) for step, ago_s, step_s in ranks_seen]
 
-    found = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=int((100 + told_s) * SECOND_NS))
+    chosen = pages.choose_stop_step(ranks, now_ns=100 * SECOND_NS, known_ns=int((100 + told_s) * SECOND_NS))
 
-    for step, ago_s, step_s in seen:
+    for step, ago_s, step_s in ranks_seen:
         # Its next heartbeat is due, or overdue and comes now; then one each step_s until all are told.
         next_s = max(0.0, step_s - ago_s)
-        assert found > step + (1 + (told_s - next_s) // step_s if next_s <= told_s else 0)
+        assert chosen > step + (1 + (told_s - next_s) // step_s if next_s <= told_s else 0)

@@ -20,7 +20,7 @@ with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], "seen.json"), "w") as f
 
 
 class Done:
-    """How a run of `train` ended: `status` as a shell shows it, the two streams, and the files it left."""
+    """The end of a run of `train`: `status` as a shell shows it, the two streams, and the files it left."""
 
     def __init__(self, base: "Base", status: int, stdout: bytes, stderr: bytes) -> None:
         self.base = base
@@ -48,8 +48,8 @@ class Done:
     @property
     def outcome(self) -> dict[str, Any]:
         """output/outcome.json."""
-        found: dict[str, Any] = json.loads((self.base.output / "outcome.json").read_bytes())
-        return found
+        document: dict[str, Any] = json.loads((self.base.output / "outcome.json").read_bytes())
+        return document
 
     @property
     def argv(self) -> list[str]:
@@ -69,8 +69,8 @@ class Done:
     def _seen(self) -> dict[str, Any]:
         path = self.base.output / "data/seen.json"
         assert path.exists(), f"the script did not run to its end; train ended with {self.status}:\n{self.log}"
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return found
+        document: dict[str, Any] = json.loads(path.read_bytes())
+        return document
 
     def __repr__(self) -> str:
         return (
@@ -99,8 +99,8 @@ class Base:
 
     def hyperparameters(self, content: Mapping[str, object] | None = None, *, program: str | None = "train.py") -> None:
         """Write hyperparameters.json: *content* as given, with sagemaker_program as the SDK encodes it."""
-        named = {} if program is None else {"sagemaker_program": json.dumps(program)}
-        self.document("hyperparameters.json", {**named, **(content or {})})
+        fields = {} if program is None else {"sagemaker_program": json.dumps(program)}
+        self.document("hyperparameters.json", {**fields, **(content or {})})
 
     def inputs(self, *channels: str, mode: str = "File") -> None:
         """Write inputdataconfig.json with *channels* and make their folders (none for Pipe)."""

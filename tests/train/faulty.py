@@ -10,7 +10,7 @@ from toolkit.train.artifacts.scratch import RunFolder
 from toolkit.train.attempts import Attempts
 from toolkit.train.coordinator import Coordinator
 from toolkit.train.line_monitors import LineMonitors
-from toolkit.train.platforms import end_report, kubernetes
+from toolkit.train.platforms import kubernetes, outcome_files
 from toolkit.train.supervise import effects
 from toolkit.train.supervise.console import Outlets
 from toolkit.train.supervise.hang_reports import HangReports
@@ -35,27 +35,29 @@ STEPS: dict[str, tuple[Any, str]] = {
     "close the link": (Coordinator, "close"),
     "close the line monitors": (LineMonitors, "close"),
     "remove the run's folder": (RunFolder, "close"),
-    "clear what was there before": (end_report, "clear_stale"),
+    "clear what was there before": (outcome_files, "clear_stale"),
     "tell the console's losses": (Outlets, "lost"),
     "tell the times": (ending, "dated"),
     "mask": (log, "mask"),
-    "the failure text": (end_report, "failure_text"),
-    "the story": (end_report, "_story"),
+    "the failure text": (outcome_files, "failure_text"),
+    "the story": (outcome_files, "_story"),
     "the termination message": (kubernetes, "_write_message"),
     "flush": (log.Log, "flush"),
-    **{what: (end_report, what) for what, _ in end_report.STEPS},
+    **{step_name: (outcome_files, step_name) for step_name, _ in outcome_files.STEPS},
 }
 
 
 def plant(names: list[str]) -> None:
     """Make each step of *names* raise."""
     for name in names:
-        where, attribute = STEPS[name]
-        if any(name == what for what, _ in end_report.STEPS):
-            end_report.STEPS = tuple((what, _fail if what == name else step) for what, step in end_report.STEPS)
+        module, attribute = STEPS[name]
+        if any(name == step_name for step_name, _ in outcome_files.STEPS):
+            outcome_files.STEPS = tuple(
+                (step_name, _fail if step_name == name else step) for step_name, step in outcome_files.STEPS
+            )
         else:
-            getattr(where, attribute)  # A step by another name would be no fault.
-            setattr(where, attribute, _fail)
+            getattr(module, attribute)  # A step by another name would be no fault.
+            setattr(module, attribute, _fail)
 
 
 if __name__ == "__main__":

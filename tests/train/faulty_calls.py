@@ -59,7 +59,7 @@ class Fault:
     def end(self) -> None:
         """Write the names of the calls, unless one of them has failed."""
         if os.getpid() == self._pid and self._calls <= self._number:
-            os.write(self._file, "".join(f"{each}\n" for each in self._names).encode())
+            os.write(self._file, "".join(f"{name}\n" for name in self._names).encode())
         sys.setprofile(None)
 
 

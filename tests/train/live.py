@@ -60,14 +60,14 @@ class Live:
         return Done(self._base, code if code >= 0 else 128 - code, self.out, self.err)
 
     def _read(self, timeout_s: float) -> bool:
-        found = False
+        matched = False
         for key, _ in self._selector.select(timeout_s):
             piece = os.read(key.fd, 1 << 16)
             if not piece:
                 self._selector.unregister(key.fileobj)
             setattr(self, key.data, getattr(self, key.data) + piece)
-            found = True
-        return found
+            matched = True
+        return matched
 
 
 @contextmanager

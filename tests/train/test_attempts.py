@@ -21,12 +21,12 @@ class NoMonitors:
 
     steps = Steps()
 
-    def again(self) -> None:
+    def begin_attempt(self) -> None:
         pass
 
 
 class Held:
-    """What an attempt leaves: an object that refers to itself."""
+    """The remains of an attempt: an object that refers to itself."""
 
     def __init__(self) -> None:
         self.itself: Any = self

@@ -23,17 +23,17 @@ def checked(base: Base, *words: str, **more: str) -> Done:
     return base.train(command=[*CHECK, *words], environ=base.environ(**more))
 
 
-def told(base: Base, **more: str) -> dict[str, Any]:
+def read_check(base: Base, **more: str) -> dict[str, Any]:
     """Return the JSON document of a check."""
-    found: dict[str, Any] = json.loads(checked(base, "--json", **more).stdout)
-    return found
+    document: dict[str, Any] = json.loads(checked(base, "--json", **more).stdout)
+    return document
 
 
 def row(document: dict[str, Any], name: str) -> dict[str, str]:
     rows = [check for check in document["checks"] if check["name"] == name]
     assert len(rows) == 1, (name, document["checks"])
-    found: dict[str, str] = rows[0]
-    return found
+    first_row: dict[str, str] = rows[0]
+    return first_row
 
 
 def two_hosts(base: Base, current: str = "algo-1", **hyperparameters: object) -> None:
@@ -42,8 +42,8 @@ def two_hosts(base: Base, current: str = "algo-1", **hyperparameters: object) ->
 
 
 def addresses(port: int = 0) -> dict[str, str]:
-    given = {"TOOLKIT_HOST_ADDRESSES": f"algo-1={HERE},algo-2={HERE}"}
-    return {**given, "MASTER_PORT": str(port or free_port())}
+    variables = {"TOOLKIT_HOST_ADDRESSES": f"algo-1={HERE},algo-2={HERE}"}
+    return {**variables, "MASTER_PORT": str(port or free_port())}
 
 
 def traces(folder: Path) -> dict[str, tuple[int, int, int, int]]:
@@ -53,13 +53,13 @@ def traces(folder: Path) -> dict[str, tuple[int, int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("last", "status", "shown"),
+    ("last", "status", "expected"),
     [
         ("10.0.0.2", "ok", "algo-1 172.17.0.1 or 10.0.0.1, algo-2 172.17.0.1 or 10.0.0.2"),
         ("10.0.0.1", "warn", "two hosts have the same address (algo-1 172.17.0.1 or 10.0.0.1, algo-2"),
     ],
 )
-def test_hosts_may_share_one_of_their_addresses_and_not_all(base: Base, last: str, status: str, shown: str) -> None:
+def test_hosts_may_share_one_of_their_addresses_and_not_all(base: Base, last: str, status: str, expected: str) -> None:
     """172.17.0.1 is the bridge of containers, which each machine has."""
     mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
     if subprocess.run([*mount, "/etc/hosts", "true"], capture_output=True).returncode:
@@ -73,7 +73,7 @@ def test_hosts_may_share_one_of_their_addresses_and_not_all(base: Base, last: st
 
     names = row(json.loads(done.stdout), "host names")
     assert names["status"] == status
-    assert names["found"].startswith(shown)
+    assert names["found"].startswith(expected)
 
 
 def test_a_job_that_can_start_is_a_plan_a_table_and_status_0(base: Base) -> None:
@@ -107,7 +107,7 @@ def test_json_has_all_of_it(base: Base) -> None:
     base.hyperparameters({"text": "x" * 500})
     base.program("")
 
-    document = told(base)
+    document = read_check(base)
 
     (phase,) = document["plan"]["phases"]
     assert (document["host"], document["job"], document["exit_code"]) == ("algo-1", "walk", 0)
@@ -123,7 +123,7 @@ def test_torchrun_on_two_hosts_is_planned_and_looked_at(base: Base) -> None:
     base.program("")
     port = free_port()
 
-    document = told(base, **addresses(port))
+    document = read_check(base, **addresses(port))
 
     (phase,) = document["plan"]["phases"]
     assert (document["plan"]["role"], document["plan"]["world_size"]) == ("leader", 4)
@@ -142,7 +142,7 @@ def test_a_follower_shows_what_it_would_wait_for(base: Base) -> None:
     two_hosts(base, "algo-2")
     base.program("")
 
-    document = told(base, **addresses(1234), TOOLKIT_LINK="off")
+    document = read_check(base, **addresses(1234), TOOLKIT_LINK="off")
 
     assert document["plan"]["phases"][0]["needs"] == [
         {"what": f"host algo-1 to listen on {HERE}:1234", "within_s": 900.0}
@@ -154,7 +154,7 @@ def test_a_taken_port_fails(base: Base) -> None:
     two_hosts(base)
     base.program("")
     with socket.create_server((HERE, 0)) as other:
-        document = told(base, **addresses(other.getsockname()[1]))
+        document = read_check(base, **addresses(other.getsockname()[1]))
 
     assert row(document, "port")["status"] == "fail"
     assert "Address already in use" in row(document, "port")["found"]
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_said_in_the_words_of_train(base: Base, spoil: Any) -> 
     base.program("")
     spoil(base)
 
-    document = told(base)
+    document = read_check(base)
     done = base.train()
 
     (wrong,) = [check for check in document["checks"] if check["status"] == "fail"]
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said_in_the_words_of_train(base: Base, spoil: Any) -> 
 
 
 def test_a_wrong_setting_is_one_of_ours(base: Base) -> None:
-    document = told(base, TOOLKIT_GRACE_S="soon")
+    document = read_check(base, TOOLKIT_GRACE_S="soon")
 
     assert row(document, "settings")["found"].startswith("TOOLKIT_GRACE_S: expected seconds")
     assert document["exit_code"] == 78
@@ -213,30 +213,30 @@ def test_a_wrong_setting_is_one_of_ours(base: Base) -> None:
 def test_a_variable_that_is_no_setting_is_a_warning(base: Base) -> None:
     base.program("")
 
-    document = told(base, TOOLKIT_STALL="5")
+    document = read_check(base, TOOLKIT_STALL="5")
 
     assert "TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)" in row(document, "variables")["found"]
     assert document["exit_code"] == 0
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "found"),
+    ("content", "status", "expected"),
     [
         ('[{"name": "nan", "pattern": "nan"}]', "ok", "nan"),
         ('[{"name": "nan", "pattern": "("}]', "fail", "watch/rules.json: rule 'nan': pattern: expected a regular"),
         (None, "fail", "TOOLKIT_RULES: watch/rules.json: expected a readable file, found none"),
     ],
 )
-def test_the_jobs_rules_are_read_from_the_code(base: Base, content: str | None, status: str, found: str) -> None:
+def test_the_jobs_rules_are_read_from_the_code(base: Base, content: str | None, status: str, expected: str) -> None:
     base.program("")
     if content is not None:
         (base.code / "watch").mkdir()
         (base.code / "watch/rules.json").write_text(content)
 
-    rules = row(told(base, TOOLKIT_RULES="watch/rules.json"), "rules")
+    rules = row(read_check(base, TOOLKIT_RULES="watch/rules.json"), "rules")
 
     assert rules["status"] == status
-    assert rules["found"].startswith(found)
+    assert rules["found"].startswith(expected)
 
 
 @pytest.mark.parametrize("form", ["in place", "folder", "archive", "command", "file"])
@@ -244,22 +244,22 @@ def test_nothing_on_the_disk_is_changed(base: Base, form: str) -> None:
     submitted = base.folder / "submitted"
     submitted.mkdir()
     program = base.program("#!/bin/sh\nprint('never run')\n", "run" if form == "command" else "train.py")
-    given: dict[str, object] = {}
+    hyperparameters: dict[str, object] = {}
     if form in ("folder", "archive", "file"):
         program = program.rename(submitted / "train.py")
-        given = {"sagemaker_submit_directory": str(program if form == "file" else submitted)}
+        hyperparameters = {"sagemaker_submit_directory": str(program if form == "file" else submitted)}
     if form == "archive":
         with tarfile.open(submitted / "sourcedir.tar.gz", "w:gz") as archive:
             archive.add(program, "train.py")
-        given = {"sagemaker_submit_directory": str(submitted / "sourcedir.tar.gz")}
-    base.hyperparameters(given, program="run" if form == "command" else "train.py")
+        hyperparameters = {"sagemaker_submit_directory": str(submitted / "sourcedir.tar.gz")}
+    base.hyperparameters(hyperparameters, program="run" if form == "command" else "train.py")
     (base.folder / "tmp").mkdir()
-    before = traces(base.root) | traces(submitted)
+    traces_before = traces(base.root) | traces(submitted)
 
-    document = told(base, TMPDIR=str(base.folder / "tmp"))
+    document = read_check(base, TMPDIR=str(base.folder / "tmp"))
 
     assert (document["exit_code"], row(document, "code")["status"]) == (0, "ok")
-    assert traces(base.root) | traces(submitted) == before
+    assert traces(base.root) | traces(submitted) == traces_before
     assert list((base.folder / "tmp").iterdir()) == []
 
 
@@ -268,7 +268,7 @@ def test_a_setting_that_is_misspelt_in_the_jobs_own_environment_is_named_as_in_t
     job = base.folder / "job.json"
     job.write_text(json.dumps({"script": str(base.code / "train.py"), "env": {"TOOLKIT_GRACE": "7"}}))
 
-    document = told(base, TOOLKIT_PLATFORM="plain", TOOLKIT_JOB=str(job), TOOLKIT_BASE=str(base.root))
+    document = read_check(base, TOOLKIT_PLATFORM="plain", TOOLKIT_JOB=str(job), TOOLKIT_BASE=str(base.root))
 
     assert "TOOLKIT_GRACE (Did you mean TOOLKIT_GRACE_S?)" in row(document, "variables")["found"]
 
@@ -280,7 +280,7 @@ def test_the_source_is_named_where_it_is_and_the_plan_where_it_will_be(base: Bas
     (submitted / "requirements.txt").write_text("some-package\n")
     base.hyperparameters({"sagemaker_submit_directory": str(submitted)})
 
-    document = told(base)
+    document = read_check(base)
 
     assert row(document, "code")["found"] == f"train.py (program) in {submitted}"
     assert row(document, "install")["found"] == "pip install -r requirements.txt runs first"
@@ -306,7 +306,7 @@ def test_a_missing_first_line_program_fails(base: Base) -> None:
     base.hyperparameters(program="run.sh")
     base.program("#!/no/such/shell -e\n", "run.sh")
 
-    program = row(told(base), "program")
+    program = row(read_check(base), "program")
 
     assert (program["status"], program["found"]) == (
         "fail",
@@ -318,7 +318,7 @@ def test_a_missing_launcher_program_fails(base: Base) -> None:
     base.hyperparameters({"sagemaker_torch_distributed_enabled": "true"})
     base.program("")
 
-    document = told(base, RUN_NEURON_PARALLEL_COMPILE="1")
+    document = read_check(base, RUN_NEURON_PARALLEL_COMPILE="1")
 
     assert row(document, "program")["found"] == "no neuron_parallel_compile on PATH, which starts the launcher"
 
@@ -328,8 +328,8 @@ def test_gpus_are_compared_with_the_processes(base: Base) -> None:
     base.hyperparameters({"sagemaker_torch_distributed_enabled": "true"})
     base.program("")
 
-    enough = row(told(base), "GPUs")
-    few = row(told(base, CUDA_VISIBLE_DEVICES="1"), "GPUs")
+    enough = row(read_check(base), "GPUs")
+    few = row(read_check(base, CUDA_VISIBLE_DEVICES="1"), "GPUs")
 
     assert (enough["status"], enough["found"]) == ("ok", "2 GPUs for 2 processes")
     assert (few["status"], few["found"]) == ("ok", "1 GPU for 1 process, CUDA_VISIBLE_DEVICES=1")
@@ -340,22 +340,22 @@ def test_channels_without_input_are_named(base: Base) -> None:
     (base.root / "input/data/train/images").touch()
     base.program("")
 
-    channels = row(told(base), "channels")
+    channels = row(read_check(base), "channels")
 
     assert channels["status"] == "warn"
     assert channels["found"] == f"test: {base.root}/input/data/test is empty"
 
 
 def test_a_pipe_channel_is_looked_at_but_never_opened(base: Base) -> None:
-    """66: opening a FIFO would block, and take what its first reader should get."""
+    """Contract point 66: opening a FIFO would block, and take what its first reader should get."""
     base.inputs("train", mode="Pipe")
     base.program("")
-    missing = row(told(base), "channels")
+    missing = row(read_check(base), "channels")
     (base.root / "input/data").mkdir(parents=True)
     os.mkfifo(base.root / "input/data/train_0")
 
     assert missing["found"] == f"train: no FIFO {base.root}/input/data/train_0"
-    assert row(told(base), "channels") == {
+    assert row(read_check(base), "channels") == {
         "name": "channels",
         "status": "ok",
         "found": "train (Pipe)",
@@ -370,7 +370,7 @@ def test_metric_definitions_are_tried(base: Base, regex: str, status: str) -> No
     base.document("metric-definition-regex.json", [{"Name": "m", "Regex": regex}])
     base.program("")
 
-    assert row(told(base), "metrics")["status"] == status
+    assert row(read_check(base), "metrics")["status"] == status
 
 
 THEIRS = "#!/usr/bin/python3\nimport sys\nfrom sagemaker_training.cli.train import main\nsys.exit(main())\n"
@@ -396,7 +396,7 @@ def test_a_hyperparameter_that_the_script_knows_in_another_spelling_is_named(bas
             }
         )
 
-    options = row(told(base), "options")
+    options = row(read_check(base), "options")
 
     assert options["status"] == "warn"
     assert options["found"] == "--train_batch_size is passed, train.py knows --train-batch-size"
@@ -409,13 +409,13 @@ def test_a_train_that_another_package_has_put_on_path_fails(base: Base) -> None:
     base.executable("train", THEIRS)
     base.program("print('ran')")
 
-    found = row(told(base), "train")
+    result = row(read_check(base), "train")
     done = base.train()
 
-    said = f"train on PATH is {base.folder}/bin/train, which starts sagemaker_training, not this toolkit"
-    assert (found["status"], found["found"]) == ("fail", said)
-    assert "container-training-toolkit" in found["advice"]
-    assert f"warning: {said}" in done.log
+    message = f"train on PATH is {base.folder}/bin/train, which starts sagemaker_training, not this toolkit"
+    assert (result["status"], result["found"]) == ("fail", message)
+    assert "container-training-toolkit" in result["advice"]
+    assert f"warning: {message}" in done.log
     assert done.stdout == b"ran\n"
 
 
@@ -445,4 +445,4 @@ def test_a_base_that_the_user_may_not_read_is_a_line_of_the_table(shut: str) -> 
     document = json.loads(done.stdout)
     wrong = [check["found"] for check in document["checks"] if check["status"] == "fail"]
     assert (done.returncode, document["exit_code"]) == (78, 78)
-    assert any(f"{base.root}/{shut}" in found for found in wrong), wrong
+    assert any(f"{base.root}/{shut}" in text for text in wrong), wrong

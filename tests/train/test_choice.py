@@ -1,4 +1,4 @@
-"""Which launcher runs a job, with how many ranks, led by which host (checklist 37-43), and plug-ins (38).
+"""The launcher that runs a job, its number of ranks and its leading host (checklist 37-43), and plug-ins (38).
 
 torch is a stand-in here that says what it was started with: what is asked is the choice, not torchrun's work. Each host
 is asked by itself, without the link to the others.
@@ -84,16 +84,16 @@ def test_mpi_without_an_mpirun_is_refused_before_anything_is_started(torch: Base
 
 @pytest.mark.parametrize(("current", "index"), [("algo-1", 0), ("algo-2", 1)])
 def test_tensorflows_workers_find_each_other_in_tf_config(torch: Base, current: str, index: int) -> None:
-    """49."""
+    """Contract point 49."""
     torch.hyperparameters({MWMS: "true"})
     torch.resources(("algo-1", "algo-2"), current=current)
     torch.program("import os\nprint(os.environ['TF_CONFIG'])\n")
 
     done = train(torch, TOOLKIT_HOST_ADDRESSES="algo-1=10.0.0.1,algo-2=10.0.0.2")
 
-    found = json.loads(done.stdout)
-    assert found["cluster"] == {"worker": ["10.0.0.1:8890", "10.0.0.2:8890"]}
-    assert found["task"] == {"type": "worker", "index": index}
+    document = json.loads(done.stdout)
+    assert document["cluster"] == {"worker": ["10.0.0.1:8890", "10.0.0.2:8890"]}
+    assert document["task"] == {"type": "worker", "index": index}
 
 
 def test_a_flag_that_is_off_counts_for_nothing(torch: Base) -> None:
@@ -292,7 +292,7 @@ TRAINING = '{kind}: \nTraceback (most recent call last):\n  File "{file}", line 
 def test_a_plug_ins_failure_keeps_the_kind_the_errno_and_the_text_of_sagemaker_training(
     base: Base, line: str, status: int, kind: str, text: str
 ) -> None:
-    """12. Seen beside sagemaker-training 5.1.4, which leaves out no line but its own trainer.py's."""
+    """Contract point 12. Seen beside sagemaker-training 5.1.4, which leaves out no line but its own trainer.py's."""
     base.program(ERRORS, "sagemaker_training/errors.py")
     base.program("", "sagemaker_training/__init__.py")
     base.program(f"def main():\n    {line}\n", "framework.py")
@@ -300,19 +300,19 @@ def test_a_plug_ins_failure_keeps_the_kind_the_errno_and_the_text_of_sagemaker_t
     done = base.train(SAGEMAKER_TRAINING_MODULE="framework:main")
 
     expected = text.format(kind=kind, file=base.code / "framework.py", line=line)
-    shown = "\n".join(each for each in (done.failure or "").split("\n") if not re.fullmatch(r" *[~^]+", each))
-    assert (done.status, shown, done.outcome["cause"]["kind"]) == (status, expected, kind), done
+    failure = "\n".join(line for line in (done.failure or "").split("\n") if not re.fullmatch(r" *[~^]+", line))
+    assert (done.status, failure, done.outcome["cause"]["kind"]) == (status, expected, kind), done
 
 
 @pytest.mark.parametrize(
-    ("plugin", "said"),
+    ("plugin", "message"),
     [
         ("no_such_framework:main", "ModuleNotFoundError: No module named 'no_such_framework'"),
         ("json:no_such_function", "AttributeError: module 'json' has no attribute 'no_such_function'"),
     ],
 )
 def test_a_plug_in_that_is_not_there_is_named_within_the_first_1024_characters(
-    base: Base, plugin: str, said: str
+    base: Base, plugin: str, message: str
 ) -> None:
     base.program("")
 
@@ -320,7 +320,7 @@ def test_a_plug_in_that_is_not_there_is_named_within_the_first_1024_characters(
 
     assert done.status == 1
     assert (done.failure or "").startswith("Framework Error: \n")
-    assert said in (done.failure or "")[:1024]
+    assert message in (done.failure or "")[:1024]
 
 
 def test_a_plug_in_fetches_its_source_from_s3_itself_with_logging_at_the_jobs_level(base: Base) -> None:

@@ -32,7 +32,7 @@ def submit(base: Base, source: object, **more: object) -> None:
     "form", ["folder", "file-uri", "tar.gz", "tar", "already there", "code channel", "network isolation"]
 )
 def test_the_source_is_taken_from_where_it_was_submitted(base: Base, form: str) -> None:
-    """29, 36."""
+    """Contract points 29, 36."""
     folder = base.folder / "submitted"
     folder.mkdir()
     (folder / "train.py").write_text(SUBMITTED)
@@ -62,7 +62,7 @@ def test_the_source_is_taken_from_where_it_was_submitted(base: Base, form: str) 
 
 
 def test_a_submitted_source_wins_over_what_the_image_holds_and_this_is_said(base: Base) -> None:
-    """29 (F16): in one line, and never a mixture of both."""
+    """Contract point 29 (F16): in one line, and never a mixture of both."""
     base.program("print('of the image')\n")
     base.program("", "left_over.py")
     submit(base, archive(base.folder / "source.tar.gz", train__py="import glob\nprint(glob.glob('*'))\n"))
@@ -85,7 +85,7 @@ def hostile(path: Path, member: tarfile.TarInfo) -> Path:
 
 @pytest.mark.parametrize("kind", ["parent", "absolute", "link", "device"])
 def test_an_archive_cannot_reach_outside(base: Base, kind: str) -> None:
-    """30."""
+    """Contract point 30."""
     member = tarfile.TarInfo({"parent": "../escaped", "absolute": str(base.folder / "escaped")}.get(kind, "member"))
     if kind == "link":
         member.type, member.linkname = tarfile.SYMTYPE, "../../../.."
@@ -103,7 +103,7 @@ def test_an_archive_cannot_reach_outside(base: Base, kind: str) -> None:
 
 
 def test_a_setuid_bit_does_not_pass(base: Base) -> None:
-    """30."""
+    """Contract point 30."""
     member = tarfile.TarInfo("tool")
     member.size, member.mode = 1, 0o4755
     submit(base, hostile(base.folder / "source.tar.gz", member))
@@ -115,7 +115,7 @@ def test_a_setuid_bit_does_not_pass(base: Base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "entry", "said"),
+    ("files", "entry", "message"),
     [
         ({"run.sh": "#!/bin/sh\necho shell\n", "setup.py": "raise SystemExit(1)"}, "run.sh", b"shell\n"),
         ({"train.py": "print('program')"}, "train.py", b"program\n"),
@@ -125,19 +125,19 @@ def test_a_setuid_bit_does_not_pass(base: Base) -> None:
     ],
     ids=["shell script before setup.py", "program", "program in a folder", "module", "executable"],
 )
-def test_the_kind_of_entry_point_is_seen(base: Base, files: dict[str, str], entry: str, said: bytes) -> None:
-    """32: the files are made executable where they must be."""
+def test_the_kind_of_entry_point_is_seen(base: Base, files: dict[str, str], entry: str, message: bytes) -> None:
+    """Contract point 32: the files are made executable where they must be."""
     for name, text in files.items():
         base.program(text, name)
     base.hyperparameters(program=entry)
 
     done = base.train()
 
-    assert (done.status, done.stdout) == (0, said), done
+    assert (done.status, done.stdout) == (0, message), done
 
 
 def test_a_script_runs_in_its_folder_by_the_interpreter_of_train(base: Base) -> None:
-    """32."""
+    """Contract point 32."""
     base.program("import os, sys\nprint(os.getcwd(), sys.executable)\n")
 
     done = base.train()
@@ -146,7 +146,7 @@ def test_a_script_runs_in_its_folder_by_the_interpreter_of_train(base: Base) -> 
 
 
 def test_requirements_are_installed_first_streamed_and_once(base: Base) -> None:
-    """33: a package of this machine, so that no index is asked; into a folder of its own (PIP_TARGET)."""
+    """Contract 33: a package of this machine, so that no index is asked; into a folder of its own (PIP_TARGET)."""
     package = base.folder / "wheel"
     package.mkdir()
     base.program("import tiny_requirement\nprint('imported', tiny_requirement.__name__)\n")
@@ -179,7 +179,7 @@ def wheel(path: Path) -> None:
 
 
 def test_pips_last_error_is_the_cause(base: Base) -> None:
-    """33."""
+    """Contract point 33."""
     base.program(SEES)
     base.program("--no-index\nno-such-distribution==1.2.3\n", "requirements.txt")
 
@@ -214,7 +214,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def test_a_package_is_installed_and_its_module_run(base: Base) -> None:
-    """35: an entry point inside the package, which the predecessor could not start (`-m src/train`)."""
+    """Contract point 35: an entry point inside the package, which the predecessor could not start (`-m src/train`)."""
     base.program(PACKAGE, "pyproject.toml")
     base.program(BACKEND, "backend.py")
     base.program("", "walker/__init__.py")

@@ -3,6 +3,7 @@
 import base64
 import http.server
 import json
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -39,9 +40,10 @@ class Repository:
                 if status == 401:
                     self.send_header("WWW-Authenticate", "Basic")
                 self.end_headers()
-                self.wfile.write(content)
+                if self.command != "HEAD":
+                    self.wfile.write(content)
 
-            do_POST = do_GET  # noqa: N815 - the name of http.server
+            do_POST = do_HEAD = do_GET  # noqa: N815 - the names of http.server
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -118,7 +120,7 @@ def test_requirements_come_from_the_repository_and_the_token_stays_secret(
     assert repository.asked[0].startswith("POST /v1/authorization-token?")
     assert "domain=my-domain" in repository.asked[0]
     assert "domain-owner=123456789012" in repository.asked[0]
-    assert all(each.startswith("AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/") for each in repository.signed)
+    assert all(header.startswith("AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/") for header in repository.signed)
     assert TOKEN not in done.log
 
 
@@ -188,3 +190,28 @@ def test_a_job_with_nothing_to_install_asks_nobody(base: Base, repository: Repos
     done = base.train(environ(repository, tmp_path))
 
     assert (done.status, done.stdout, repository.asked) == (0, b"ran\n", [])
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("uv").exists(), reason="needs uv beside this interpreter")
+def test_uv_gets_packages_from_codeartifact_alone(
+    base: Base,
+    repository: Repository,
+    tmp_path: Path,
+) -> None:
+    (botocore,) = (BED / "lib").glob("python3.*/site-packages")
+    modules = tmp_path / "modules"  # Without what says that they are packages, which uv would not see.
+    modules.mkdir()
+    for path in botocore.iterdir():
+        if path.suffix != ".dist-info":
+            (modules / path.name).symlink_to(path)
+    base.program("print('ran')\n")
+    (base.code / "requirements.txt").write_text("some-name-of-ours\n")
+    (base.folder / "uv.toml").write_text('[[index]]\nurl = "http://127.0.0.1:9/simple"\n')
+    variables = {**environ(repository, tmp_path), "PYTHONPATH": str(modules), "TOOLKIT_INSTALLER": "uv"}
+
+    done = base.train({**variables, "UV_CONFIG_FILE": str(base.folder / "uv.toml")})
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, b"ran"), done
+    assert (tmp_path / "installed/some_name_of_ours.py").exists()
+    assert TOKEN not in done.log
+    assert f"packages are installed from {ARN} alone" in done.log

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.rank.compiler.ranks import NET, QUICK
 from tests.rank.profiler.ranks import needs_torch
 from tests.train.base import Base
@@ -20,6 +22,7 @@ def test_train_puts_it_into_outcome_json(base: Base) -> None:
 
 
 @needs_torch
+@pytest.mark.long
 def test_under_torchrun_it_is_what_the_lowest_rank_did(base: Base) -> None:
     """torchrun imports torch, too, and compiles nothing."""
     base.hyperparameters({"sagemaker_torch_distributed_enabled": "true"})
@@ -33,6 +36,7 @@ def test_under_torchrun_it_is_what_the_lowest_rank_did(base: Base) -> None:
 
 
 @needs_torch
+@pytest.mark.long
 def test_debug_mode_keeps_torchs_graphs_code_and_reasons_in_the_output(base: Base) -> None:
     """Real code, by g++: what TrainingCompilerConfig(debug=True) sends."""
     base.hyperparameters(
@@ -52,12 +56,13 @@ def test_debug_mode_keeps_torchs_graphs_code_and_reasons_in_the_output(base: Bas
     assert "def call(" in (forward / "output_code.py").read_text()
     assert "class GraphModule" in (forward / "fx_graph_readable.py").read_text()
     reasons = json.loads((folder / "compilations.json").read_text())
-    assert any("expected 16, actual 12" in (each["recompile_reason"] or "") for each in reasons["compilations"])
-    assert all(each["seconds"] > 0 for each in reasons["compilations"])
+    assert any("expected 16, actual 12" in (reason["recompile_reason"] or "") for reason in reasons["compilations"])
+    assert all(reason["seconds"] > 0 for reason in reasons["compilations"])
     assert not list((base.root / "checkpoints").glob("compile-cache/**/*"))  # Nothing that a later job would find.
 
 
 @needs_torch
+@pytest.mark.long
 def test_debug_mode_keeps_the_whole_error_of_a_model_that_does_not_compile(base: Base) -> None:
     base.hyperparameters(
         {"sagemaker_training_compiler_enabled": "true", "sagemaker_training_compiler_debug_mode": "true"}
@@ -69,5 +74,5 @@ def test_debug_mode_keeps_the_whole_error_of_a_model_that_does_not_compile(base:
     done = base.train(deadline_s=240)
 
     assert done.status == 0, done.log
-    kept = (base.root / "output/data/compiler/rank-0/failure.txt").read_text()
-    assert "Net does not compile" in kept and "in _refuses" in kept
+    text = (base.root / "output/data/compiler/rank-0/failure.txt").read_text()
+    assert "Net does not compile" in text and "in _refuses" in text

@@ -75,8 +75,8 @@ def wait_for(file: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 def outcome(base: Base) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((base.output / "outcome.json").read_bytes())
-    return found
+    document: dict[str, Any] = json.loads((base.output / "outcome.json").read_bytes())
+    return document
 
 
 def test_an_error_before_the_script_is_reported_although_nobody_reads_it(base: Base) -> None:
@@ -96,9 +96,9 @@ def test_what_the_console_did_not_take_is_told_and_is_in_the_ranks_file(base: Ba
 
     assert code == 3
     assert (base.output / "data/logs/algo-1-rank-0.log").read_bytes() == WRITTEN
-    told = f"the console did not take {len(WRITTEN)} bytes of stdout (nobody read it)"
-    assert f"[toolkit] warning: {told}\n" in log
-    assert (outcome(base)["console_lost_bytes"], outcome(base)["notes"][-1]) == (len(WRITTEN), told)
+    message = f"the console did not take {len(WRITTEN)} bytes of stdout (nobody read it)"
+    assert f"[toolkit] warning: {message}\n" in log
+    assert (outcome(base)["console_lost_bytes"], outcome(base)["notes"][-1]) == (len(WRITTEN), message)
     assert (
         f"{len(WRITTEN)} bytes of this host's output did not reach the console" in (base.output / "failure").read_text()
     )
@@ -122,17 +122,17 @@ def test_a_stop_does_not_wait_for_a_stalled_console_which_is_told_what_is_missin
         wait_for(base.code / "ready", running.process)
         running.process.terminate()
         wait_for(base.code / "saved", running.process)
-        seen = os.read(running.read_end, 4096)
+        output = os.read(running.read_end, 4096)
         (base.code / "read").touch()
         while piece := os.read(running.read_end, 1 << 16):
-            seen += piece
+            output += piece
         running.end()
 
     lost_bytes = outcome(base)["console_lost_bytes"]
     assert lost_bytes > 0
-    assert f"[toolkit] warning: {lost_bytes} bytes are missing here: nobody read it\n".encode() in seen
-    assert b"\nthe last line\n" in seen
-    assert b"[toolkit] Reporting training" in seen
+    assert f"[toolkit] warning: {lost_bytes} bytes are missing here: nobody read it\n".encode() in output
+    assert b"\nthe last line\n" in output
+    assert b"[toolkit] Reporting training" in output
 
 
 def test_a_stop_is_reported_at_once_where_the_console_has_just_begun_to_stall(base: Base) -> None:
@@ -207,19 +207,19 @@ def test_a_stream_that_was_closed_is_told_with_the_number_of_bytes(base: Base, f
 
 def test_a_terminal_that_is_stopped_for_a_while_loses_nothing(base: Base) -> None:
     base.program("open('ready', 'w')\n" + WRITES)
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     termios.tcflow(theirs, termios.TCOOFF)  # What Ctrl-S does.
     process = subprocess.Popen(TRAIN, env=base.environ(), stdin=theirs, stdout=theirs, stderr=theirs)
     wait_for(base.code / "ready", process)
     termios.tcflow(theirs, termios.TCOON)
     os.close(theirs)
-    seen = b""
-    while piece := _read_terminal(ours):
-        seen += piece
-    os.close(ours)
+    output = b""
+    while piece := _read_terminal(main_end):
+        output += piece
+    os.close(main_end)
 
     assert process.wait(DEADLINE_S) == 0
-    assert seen.replace(b"\r\n", b"\n").count(b"x" * 50 + b"\n") == 20_000
+    assert output.replace(b"\r\n", b"\n").count(b"x" * 50 + b"\n") == 20_000
     assert outcome(base)["console_lost_bytes"] == 0
 
 
@@ -243,9 +243,9 @@ def test_a_line_that_comes_in_halves_stays_whole_beside_other_lines(base: Base) 
     wait_for(base.code / "ready", process)
     time.sleep(0.4)
     process.terminate()
-    seen, _ = process.communicate(timeout=DEADLINE_S)
+    output, _ = process.communicate(timeout=DEADLINE_S)
 
-    lines = seen.splitlines()
+    lines = output.splitlines()
     assert {b"half a line", b"a warning", b"last words"} < set(lines)
     assert any(line.startswith(b"[toolkit] SIGTERM received") for line in lines)
 

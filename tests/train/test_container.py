@@ -9,7 +9,7 @@ from tests.train.base import SEES, Base
 
 
 def test_the_command_is_said_exactly(base: Base) -> None:
-    """70: it could be typed in a shell."""
+    """Contract point 70: it could be typed in a shell."""
     base.hyperparameters({"text": "it's $HOME"})
     base.program("print('ran')\n")
 
@@ -20,7 +20,7 @@ def test_the_command_is_said_exactly(base: Base) -> None:
 
 
 def test_what_an_earlier_run_left_is_cleared(base: Base) -> None:
-    """73: a failure, then a success, then a failure, all in one container."""
+    """Contract point 73: a failure, then a success, then a failure, all in one container."""
     base.program("raise ValueError('first')\n")
     assert base.train().status == 1
 
@@ -37,7 +37,7 @@ def test_what_an_earlier_run_left_is_cleared(base: Base) -> None:
 
 
 def test_a_failure_file_beside_a_success_is_kept_and_the_status_is_success(base: Base) -> None:
-    """74."""
+    """Contract point 74."""
     base.program("import os\nopen(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('a word of warning')\n")
 
     done = base.train()
@@ -47,7 +47,7 @@ def test_a_failure_file_beside_a_success_is_kept_and_the_status_is_success(base:
 
 @pytest.mark.parametrize("level", ["20", '"20"', '"INFO"', '"debug"', '"loud"', "null", "[1]", '"²"'])
 def test_any_log_level_is_taken(base: Base, level: str) -> None:
-    """75: numbers and names; what is neither is no reason to fail."""
+    """Contract point 75: numbers and names; what is neither is no reason to fail."""
     base.hyperparameters({"sagemaker_container_log_level": level})
     base.program(SEES)
 
@@ -59,7 +59,7 @@ def test_any_log_level_is_taken(base: Base, level: str) -> None:
 
 @pytest.mark.parametrize("level", ["INFO", "30", "loud", ""])
 def test_any_log_level_of_the_environment_is_taken(base: Base, level: str) -> None:
-    """75."""
+    """Contract point 75."""
     base.program(SEES)
 
     done = base.train(SAGEMAKER_CONTAINER_LOG_LEVEL=level)
@@ -68,7 +68,7 @@ def test_any_log_level_of_the_environment_is_taken(base: Base, level: str) -> No
 
 
 def test_a_quiet_log_level_leaves_the_scripts_words_alone(base: Base) -> None:
-    """75."""
+    """Contract point 75."""
     base.hyperparameters({"sagemaker_container_log_level": "40"})
     base.program("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
 
@@ -78,7 +78,7 @@ def test_a_quiet_log_level_leaves_the_scripts_words_alone(base: Base) -> None:
 
 
 def test_an_interface_that_is_not_here_is_replaced_and_this_is_said(base: Base) -> None:
-    """77: NCCL and gloo get one that exists ("ethwe" is what SDK v3's local mode writes)."""
+    """Contract point 77: NCCL and gloo get one that exists ("ethwe" is what SDK v3's local mode writes)."""
     base.resources(("algo-1", "algo-2"), network_interface_name="ethwe")
     base.program(SEES)
 
@@ -92,7 +92,7 @@ def test_an_interface_that_is_not_here_is_replaced_and_this_is_said(base: Base) 
 
 
 def test_an_environment_too_large_for_the_kernel_is_not_fatal(base: Base) -> None:
-    """79: a hyperparameter of 140 kB: what does not fit is in the file that SM_TRAINING_ENV_FILE names."""
+    """Contract 79: a hyperparameter of 140 kB: what does not fit is in the file that SM_TRAINING_ENV_FILE names."""
     base.hyperparameters({"big": json.dumps({"k": "x" * 140_000}), "small": "1"})
     base.program(
         "import json, os\n"
@@ -108,7 +108,7 @@ def test_an_environment_too_large_for_the_kernel_is_not_fatal(base: Base) -> Non
 
 
 def test_an_argument_too_large_for_the_kernel_is_said_with_a_way_out(base: Base) -> None:
-    """79: argv cannot be spilled; the error says which one, and what else there is."""
+    """Contract point 79: argv cannot be spilled; the error says which one, and what else there is."""
     base.hyperparameters({"big": "x" * 140_000})
     base.program(SEES)
 
@@ -127,8 +127,8 @@ def test_secrets_are_in_no_line_of_ours_and_no_file_of_ours(base: Base) -> None:
 
     done = base.train(HF_TOKEN="hf_abcdefghij")
 
-    ours = "".join(line for line in done.log.splitlines(keepends=True) if line.startswith("[toolkit]"))
+    toolkit_lines = "".join(line for line in done.log.splitlines(keepends=True) if line.startswith("[toolkit]"))
     written = "".join(path.read_text() for path in base.output.rglob("*") if path.is_file())
     assert done.status == 1
-    assert "sk-0123456789" not in ours + written
-    assert "hf_abcdefghij" not in ours + written
+    assert "sk-0123456789" not in toolkit_lines + written
+    assert "hf_abcdefghij" not in toolkit_lines + written

@@ -187,11 +187,11 @@ def test_no_secret_is_in_a_line_or_file_of_ours(base: Base, end: str) -> None:
     done = base.train(MY_TOKEN="tok-abcdef")
 
     got = json.loads(Path(base.code, "got").read_text())
-    ours = "".join(line for line in done.stderr.decode().splitlines(True) if line.startswith("[toolkit]"))
+    toolkit_lines = "".join(line for line in done.stderr.decode().splitlines(True) if line.startswith("[toolkit]"))
     written = "".join(path.read_text() for path in base.output.rglob("*") if path.is_file())
     assert done.status in (1, 3)
     assert 'it\'s "quoted" here' in got
     for word in ("sk-0123456789", "9876543210", "quoted", "nested-0123", "MIIEpAIBAAKC", "tok-abcdef", "hq7", "vw zk"):
         assert word in json.dumps(got)
-        assert word not in ours
+        assert word not in toolkit_lines
         assert word not in written

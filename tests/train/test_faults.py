@@ -55,7 +55,13 @@ def base(base: Base) -> Base:
 @pytest.mark.parametrize(
     "names",
     [
-        *("sched_getaffinity", "waitid", "poll,ppoll", "setitimer", "rt_sigprocmask", "getrlimit,prlimit64", "flock"),
+        "sched_getaffinity",
+        "waitid",
+        "poll,ppoll",
+        "setitimer",
+        "rt_sigprocmask",
+        "getrlimit,prlimit64",
+        "flock",
         "sched_getaffinity,waitid,poll,ppoll,setitimer,rt_sigprocmask,getrlimit,prlimit64,flock",
     ],
 )
@@ -198,6 +204,10 @@ def test_a_member_of_two_thousand_levels_is_unpacked(top: Path) -> None:
     assert again.status == 0, again.log
 
 
+# Each has a sample of its own.
+ERRORS = ["OSError", *(pytest.param(error, marks=pytest.mark.long) for error in ("MemoryError", "RuntimeError"))]
+
+
 def calls(base: Base, *after: str) -> list[str]:
     """Return the calls of the system that `train` makes before it starts the script, or ("after") once that has
     ended."""
@@ -207,7 +217,7 @@ def calls(base: Base, *after: str) -> list[str]:
     return (base.folder / "calls").read_text().splitlines()
 
 
-@pytest.mark.parametrize("error", ["OSError", "MemoryError", "RuntimeError"])
+@pytest.mark.parametrize("error", ERRORS)
 def test_the_end_is_filed_whichever_call_fails_before_the_script_starts(tmp_path: Path, error: str) -> None:
     """A sample of some 1,600 calls, another one for each error. All of them: TOOLKIT_ALL_CALLS=1, half an hour."""
     names = calls(Base(tmp_path / "counted"))
@@ -226,7 +236,7 @@ def test_the_end_is_filed_whichever_call_fails_before_the_script_starts(tmp_path
     assert not wrong
 
 
-@pytest.mark.parametrize("error", ["OSError", "MemoryError", "RuntimeError"])
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_script_that_has_succeeded_stays_so_whichever_call_fails_afterwards(tmp_path: Path, error: str) -> None:
     """A sample of some 200 calls. A file whose own writing fails is missing; all else is there."""
     names = calls(Base(tmp_path / "counted"), "after")

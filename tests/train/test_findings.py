@@ -1,4 +1,4 @@
-"""What the monitor finds while `train` runs a job: which attempt it concerns, and a rule that stops the job."""
+"""Findings of the monitor while `train` runs a job: the attempt that they concern, and a rule that stops the job."""
 
 import json
 import subprocess
@@ -59,8 +59,8 @@ def test_a_finding_of_an_attempt_neither_stops_the_next_one_nor_is_mixed_with_it
     assert done.status == 0, done
     assert done.outcome["status"] == "succeeded"
     assert b"done" in done.stdout
-    told = findings.read(base.output / "monitor" / findings.NAME)
-    assert [(each.rule, each.attempt) for each in told] == [("DataWait", 0)]
+    written = findings.read(base.output / "monitor" / findings.NAME)
+    assert [(finding.rule, finding.attempt) for finding in written] == [("DataWait", 0)]
     argv = [sys.executable, "-m", "toolkit", "report", str(base.output), "--format", "text"]
     page = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
     assert "DataWait (loader, host algo-1, attempt 0): " in page.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""How many ranks a host with GPUs gets, and what is said of GPUs that cannot be used; nvidia-smi is a recorded one."""
+"""A host with GPUs gets a rank for each, and GPUs that cannot be used are named; nvidia-smi is a recorded one."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def smi(base: Base, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "said"),
+    ("visible", "count", "message"),
     [
         ("2,5", 2, "the job sees 2 of this host's 8 GPUs"),
         ("", 0, "the job sees 0 of this host's 8 GPUs"),
@@ -25,15 +25,15 @@ def smi(base: Base, text: str) -> None:
         (None, 8, ""),
     ],
 )
-def test_a_script_is_told_of_the_gpus_that_it_sees(base: Base, visible: str | None, count: int, said: str) -> None:
+def test_a_script_is_told_of_the_gpus_that_it_sees(base: Base, visible: str | None, count: int, message: str) -> None:
     smi(base, f"cat <<END\n{EIGHT}\nEND")
     base.program(SEES)
 
     done = base.train({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
 
     assert done.environ["SM_NUM_GPUS"] == str(count)
-    assert done.log.count("CUDA_VISIBLE_DEVICES=") == bool(said)
-    assert said in done.log
+    assert done.log.count("CUDA_VISIBLE_DEVICES=") == bool(message)
+    assert message in done.log
 
 
 @pytest.mark.torch
@@ -80,6 +80,6 @@ def test_the_other_hosts_hear_of_a_gpu_that_cannot_be_used(tmp_path: Path) -> No
 
     done = hosts.run()
 
-    assert [each.status for each in done.values()] == [75, 75], done
-    assert all(LOST in (each.failure or "") for each in done.values())
-    assert not any(b"trains" in each.stdout for each in done.values())
+    assert [end.status for end in done.values()] == [75, 75], done
+    assert all(LOST in (end.failure or "") for end in done.values())
+    assert not any(b"trains" in end.stdout for end in done.values())

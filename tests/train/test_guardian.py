@@ -1,4 +1,4 @@
-"""What is left of a job whose `train` is killed: nothing, whatever its processes were started with."""
+"""Nothing is left of a job whose `train` is killed, whatever its processes were started with."""
 
 import os
 import re
@@ -35,8 +35,8 @@ time.sleep(600)
 def guardian_of(running: Live) -> int:
     """Return the pid of the guardian of a running `train`."""
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    (found,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == GUARDIAN]
-    return int(found)
+    (guardian_pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == GUARDIAN]
+    return int(guardian_pid)
 
 
 def started(running: Live) -> list[int]:
@@ -71,8 +71,8 @@ def test_so_does_what_began_a_session_of_its_own_and_was_seen(base: Base) -> Non
     with live(base) as running:
         pids = started(running)
         guardian = guardian_of(running)
-        before, ends_s = waits(guardian), time.monotonic() + 60
-        while waits(guardian) < before + 2:  # Each look at the processes ends in another wait.
+        waits_before, ends_s = waits(guardian), time.monotonic() + 60
+        while waits(guardian) < waits_before + 2:  # Each look at the processes ends in another wait.
             assert time.monotonic() < ends_s
             time.sleep(0.05)
         running.signal(signal.SIGKILL)
@@ -116,9 +116,9 @@ def test_a_guardian_that_somebody_stops_goes_on_and_ends_what_is_left(base: Base
     with live(base) as running:
         pids = started(running)
         guardian = guardian_of(running)
-        before, ends_s = waits(guardian), time.monotonic() + 30
+        waits_before, ends_s = waits(guardian), time.monotonic() + 30
         os.kill(guardian, signal.SIGSTOP)
-        while waits(guardian) == before or "T (stopped)" in Path(f"/proc/{guardian}/status").read_text():
+        while waits(guardian) == waits_before or "T (stopped)" in Path(f"/proc/{guardian}/status").read_text():
             assert time.monotonic() < ends_s
             time.sleep(0.005)
         os.kill(running.pid, signal.SIGKILL)

@@ -19,8 +19,8 @@ def health(base: Base, **more: str) -> tuple[int, str]:
 
 
 def pulse_of(run: Live, scratch: Path) -> Path:
-    (found,) = scratch.glob(f"toolkit-*/run-{run.pid}-*/pulse")
-    return found
+    (pulse,) = scratch.glob(f"toolkit-*/run-{run.pid}-*/pulse")
+    return pulse
 
 
 def fresh(pulse: Path, deadline_s: float) -> bool:
@@ -45,11 +45,11 @@ def test_a_train_that_is_stopped_is_hung_and_one_that_runs_is_not(base: Base, tm
 
         run.signal(signal.SIGSTOP)
         os.utime(pulse, (-1000, -1000))
-        code, said = health(base, TMPDIR=str(scratch))
+        code, output = health(base, TMPDIR=str(scratch))
         run.signal(signal.SIGCONT)
 
         assert code == 1
-        assert f"train (pid {run.pid}) has not moved for" in said
+        assert f"train (pid {run.pid}) has not moved for" in output
         assert fresh(pulse, 30)
 
 
@@ -61,9 +61,9 @@ def test_a_hang_that_is_only_reported_shows(base: Base, tmp_path: Path) -> None:
     with live(base, **environ) as run:
         run.until(b"no rank has written or computed anything")
 
-        code, said = health(base, TMPDIR=str(scratch))
+        code, output = health(base, TMPDIR=str(scratch))
 
-        assert (code, "no rank has written or computed anything for 2 s" in said) == (1, True)
+        assert (code, "no rank has written or computed anything for 2 s" in output) == (1, True)
 
 
 def test_where_no_job_runs_nothing_is_wrong(base: Base, tmp_path: Path) -> None:

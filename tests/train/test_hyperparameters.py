@@ -38,7 +38,7 @@ TOKENS = [
 
 @pytest.mark.parametrize(("text", "token"), TOKENS)
 def test_a_value_is_decoded_once_and_becomes_exactly_one_token(base: Base, text: str, token: str) -> None:
-    """13, 15, 16."""
+    """Contract points 13, 15, 16."""
     base.hyperparameters({"value": text})
     base.program(SEES)
 
@@ -53,7 +53,7 @@ def test_a_value_is_decoded_once_and_becomes_exactly_one_token(base: Base, text:
     [(3, "3"), (True, "True"), (None, ""), (0.5, "0.5"), ([1, "a"], "[1, 'a']"), ({"k": [1]}, "k=[1]")],
 )
 def test_a_value_that_is_no_string_is_kept(base: Base, value: object, token: str) -> None:
-    """13."""
+    """Contract point 13."""
     base.hyperparameters({"value": value})
     base.program(SEES)
 
@@ -77,9 +77,9 @@ RESERVED = {
 
 
 def test_the_platforms_own_parameters_never_reach_the_script(base: Base) -> None:
-    """14: not as arguments, not in SM_HPS, not as SM_HP_*; those beyond the nine are SM_FRAMEWORK_PARAMS."""
-    given = {name: value for name, value in RESERVED.items() if value is not None}
-    base.hyperparameters({**given, "epochs": "3"})
+    """Contract 14: not as arguments, not in SM_HPS, not as SM_HP_*; those beyond the nine are SM_FRAMEWORK_PARAMS."""
+    reserved = {name: value for name, value in RESERVED.items() if value is not None}
+    base.hyperparameters({**reserved, "epochs": "3"})
     base.program(SEES)
 
     done = base.train()
@@ -94,19 +94,25 @@ def test_the_platforms_own_parameters_never_reach_the_script(base: Base) -> None
 
 
 def test_arguments_are_sorted_by_name_and_one_letter_has_one_dash(base: Base) -> None:
-    """15: the order of plain strings: capitals first, dashes before letters."""
+    """Contract point 15: the order of plain strings: capitals first, dashes before letters."""
     base.hyperparameters({"b": "1", "learning-rate": "0.1", "Zeta": "2", "alpha": "3", "learning_rate": "4", "a": "5"})
     base.program(SEES)
 
     done = base.train()
 
     assert done.argv == [
-        *("--Zeta", "2"),
-        *("-a", "5"),
-        *("--alpha", "3"),
-        *("-b", "1"),
-        *("--learning-rate", "0.1"),
-        *("--learning_rate", "4"),
+        "--Zeta",
+        "2",
+        "-a",
+        "5",
+        "--alpha",
+        "3",
+        "-b",
+        "1",
+        "--learning-rate",
+        "0.1",
+        "--learning_rate",
+        "4",
     ]
 
 
@@ -116,7 +122,7 @@ printf '%s\\0' "$@" > "$SM_OUTPUT_DATA_DIR/arguments"
 
 
 def test_a_shell_script_gets_the_same_tokens(base: Base) -> None:
-    """17: quoted exactly once; here, handed over without any shell in between."""
+    """Contract point 17: quoted exactly once; here, handed over without any shell in between."""
     values: dict[str, Any] = {f"v{n:02}": text for n, (text, _) in enumerate(TOKENS)}
     base.hyperparameters(values, program="run.sh")
     base.program(SHELL, "run.sh")
@@ -131,7 +137,7 @@ def test_a_shell_script_gets_the_same_tokens(base: Base) -> None:
 
 
 def test_a_shell_script_without_a_first_line_or_permission_runs(base: Base) -> None:
-    """17, 32."""
+    """Contract points 17, 32."""
     base.hyperparameters({"x": "a b"}, program="run.sh")
     path = base.program(SHELL.partition("\n")[2], "run.sh")
     path.chmod(0o644)
@@ -143,7 +149,7 @@ def test_a_shell_script_without_a_first_line_or_permission_runs(base: Base) -> N
 
 
 def test_the_variables_tell_the_same_as_the_arguments(base: Base) -> None:
-    """18: SM_USER_ARGS is argv; SM_HPS is compact, sorted and ASCII."""
+    """Contract point 18: SM_USER_ARGS is argv; SM_HPS is compact, sorted and ASCII."""
     base.hyperparameters({"b": "true", "a": '{"z": "é", "y": [1, 2.5]}', "c": "plain"})
     base.program(SEES)
 
@@ -155,7 +161,7 @@ def test_the_variables_tell_the_same_as_the_arguments(base: Base) -> None:
 
 
 def test_each_hyperparameter_is_a_variable_in_capitals_with_a_legal_alias(base: Base) -> None:
-    """19."""
+    """Contract point 19."""
     base.hyperparameters({"learning-rate": "1e-5", "model.name": "x", "epochs": "3", "flag": "true", "none": "null"})
     base.program(SEES)
 
@@ -173,7 +179,7 @@ def test_each_hyperparameter_is_a_variable_in_capitals_with_a_legal_alias(base: 
 
 
 def test_mp_parameters_pass_through_as_argument_and_variable(base: Base) -> None:
-    """20."""
+    """Contract point 20."""
     base.hyperparameters({"mp_parameters": '{"partitions": 2, "ddp": true}'})
     base.program(SEES)
 
@@ -192,7 +198,7 @@ def test_mp_parameters_pass_through_as_argument_and_variable(base: Base) -> None
     ],
 )
 def test_the_style_of_arguments_can_be_chosen(base: Base, style: str, argv: list[str]) -> None:
-    """15, as an addition."""
+    """Contract point 15, as an addition."""
     base.hyperparameters({"flag": "true", "list": '[1, "a"]', "n": "3"})
     base.program(SEES)
 

@@ -1,4 +1,4 @@
-"""What is installed before the script: by real pips, from wheels made here, into an interpreter of the job's own.
+"""Packages are installed before the script: by real pips, from wheels made here, into an interpreter of the job's own.
 
 Checklist 33 and 35; numbers of its items in docstrings. No index is asked (PIP_NO_INDEX).
 """
@@ -34,6 +34,14 @@ class Image:
         (self.site,) = home.glob("lib/python*/site-packages")
         # The toolkit, and all that is beside this machine's msgspec: pip among it.
         (self.site / "here.pth").write_text(f"{ROOT}\n{Path(msgspec.__file__).parents[1]}\n")
+
+    def hide_pip(self) -> None:
+        """Have nothing but the toolkit and msgspec in the image."""
+        site = self.base.folder / "no-pip"
+        site.mkdir()
+        for path in Path(msgspec.__file__).parents[1].glob("msgspec*"):
+            (site / path.name).symlink_to(path)
+        (self.site / "here.pth").write_text(f"{ROOT}\n{site}\n")
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -113,13 +121,13 @@ def requirements_are_there_for(image: Image, entry: str) -> None:
 
 
 def test_requirements_are_there_for_a_program(image: Image) -> None:
-    """33."""
+    """Contract point 33."""
     image.base.program("import needed\nprint(needed.word)\n")
     requirements_are_there_for(image, "train.py")
 
 
 def test_requirements_are_there_for_a_package_with_setup_py(image: Image) -> None:
-    """33, 35: installed, then started with -m."""
+    """Contract points 33, 35: installed, then started with -m."""
     image.base.program("", "setup.py")
     slow_package = slow(image.base.folder / "package", "pass")
     for path in slow_package.iterdir():
@@ -130,13 +138,13 @@ def test_requirements_are_there_for_a_package_with_setup_py(image: Image) -> Non
 
 
 def test_requirements_are_there_for_a_shell_script(image: Image) -> None:
-    """33: the predecessor left those alone."""
+    """Contract point 33: the predecessor left those alone."""
     image.base.program(f"{image.python} -c 'import needed; print(needed.word)'\n", "run.sh")
     requirements_are_there_for(image, "run.sh")
 
 
 def test_pips_words_are_streamed(image: Image) -> None:
-    """33: seen while pip still works."""
+    """Contract point 33: seen while pip still works."""
     package = slow(image.base.folder / "slow", "open('building', 'w')\nimport time\ntime.sleep(600)")
     image.base.program(f"{package}\n", "requirements.txt")
     image.base.program("")
@@ -150,7 +158,7 @@ def test_pips_words_are_streamed(image: Image) -> None:
 
 
 def test_a_stop_during_the_installation_is_never_a_success(image: Image) -> None:
-    """8, 61: the script did not run; its platform would count 0 as done."""
+    """Contract points 8, 61: the script did not run; its platform would count 0 as done."""
     package = slow(image.base.folder / "slow", "open('building', 'w').close()\nimport time\ntime.sleep(600)")
     image.base.program(f"{package}\n", "requirements.txt")
     image.base.program("print('the script ran')\n")
@@ -168,7 +176,7 @@ def test_a_stop_during_the_installation_is_never_a_success(image: Image) -> None
 
 
 def test_pips_last_error_is_the_cause(image: Image) -> None:
-    """12, 33: behind a hundred lines of other words, with the prefix that people look for."""
+    """Contract points 12, 33: behind a hundred lines of other words, with the prefix that people look for."""
     image.wheel("needed", "2.0")
     image.base.program("needed==1.0\n", "requirements.txt")
     image.base.program("print('the script ran')\n")
@@ -184,7 +192,7 @@ def test_pips_last_error_is_the_cause(image: Image) -> None:
 
 
 def test_a_build_that_fails_is_the_cause_not_pips_note_about_it(image: Image) -> None:
-    """33."""
+    """Contract point 33."""
     package = slow(image.base.folder / "slow", "raise RuntimeError('no compiler here')")
     image.base.program(f"{package}\n", "requirements.txt")
     image.base.program("")
@@ -224,23 +232,19 @@ def test_tokens_in_pips_lines_are_masked_in_the_log_and_in_the_report(image: Ima
 
 
 def test_an_environment_without_pip_is_installed_into_by_pythons_own(image: Image) -> None:
-    site = image.base.folder / "no-pip"
-    site.mkdir()
-    for each in Path(msgspec.__file__).parents[1].glob("msgspec*"):
-        (site / each.name).symlink_to(each)
-    (image.site / "here.pth").write_text(f"{ROOT}\n{site}\n")
+    image.hide_pip()
     image.wheel("needed", text="word = 'the requirement'\n")
     image.base.program("needed\n", "requirements.txt")
     image.base.program("import importlib.util, needed\nprint(needed.word, importlib.util.find_spec('pip'))\n")
 
-    done = image.train()
+    done = image.train(TOOLKIT_INSTALLER="pip")
 
     assert (done.status, done.stdout.splitlines()[-1]) == (0, b"the requirement None"), done
     assert "has no pip: " in done.log
 
 
 def test_the_second_run_installs_nothing_until_the_requirements_change(image: Image) -> None:
-    """33, 73: as on a warm pool."""
+    """Contract points 33, 73: as on a warm pool."""
     image.wheel("needed")
     image.wheel("needed", "2.0")
     image.base.program("import importlib.metadata\nprint(importlib.metadata.version('needed'))\n")
@@ -265,7 +269,7 @@ def test_the_second_run_installs_nothing_until_the_requirements_change(image: Im
 
 
 def test_a_failed_installation_is_tried_again(image: Image) -> None:
-    """33, 73."""
+    """Contract points 33, 73."""
     image.base.program("needed\n", "requirements.txt")
     image.base.program("print('ran')\n")
     assert image.train().status == 1
@@ -278,7 +282,7 @@ def test_a_failed_installation_is_tried_again(image: Image) -> None:
 
 
 def test_two_trains_of_one_container_install_one_after_the_other(image: Image, tmp_path: Path) -> None:
-    """33: each build holds a name that the other must not find."""
+    """Contract point 33: each build holds a name that the other must not find."""
     held = tmp_path / "held"
     build = f"import os, time\nos.mkdir({str(held)!r})\ntime.sleep(0.5)\nos.rmdir({str(held)!r})"
     (tmp_path / "other").mkdir()
@@ -288,16 +292,16 @@ def test_two_trains_of_one_container_install_one_after_the_other(image: Image, t
         base.program("print('ran')\n")
 
     with (
-        live(image.base, command=image.command, **image.pip) as one,
+        live(image.base, command=image.command, **image.pip) as first,
         live(other, command=image.command, **image.pip) as two,
     ):
-        ends = [one.end(), two.end()]
+        ends = [first.end(), two.end()]
 
     assert [done.status for done in ends] == [0, 0], ends
 
 
 def test_a_plug_in_installs_for_itself(image: Image) -> None:
-    """33, 38."""
+    """Contract points 33, 38."""
     image.base.program("no-such-thing\n", "requirements.txt")
     image.base.program("def main(): print('ran')\n", "plugged.py")
 
@@ -312,9 +316,9 @@ PLACE = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
 
 def managed() -> Path:
     """Return where the system's Python, if it refuses pip (PEP 668) and can run this toolkit, installs to."""
-    asked = "import sys, sysconfig; print(sys.version_info[:2] == {}, sysconfig.get_path('stdlib'))"
+    code = "import sys, sysconfig; print(sys.version_info[:2] == {}, sysconfig.get_path('stdlib'))"
     done = subprocess.run(
-        [SYSTEM, "-I", "-c", asked.format(sys.version_info[:2])], capture_output=True, text=True, check=False
+        [SYSTEM, "-I", "-c", code.format(sys.version_info[:2])], capture_output=True, text=True, check=False
     )
     same, _, library = done.stdout.strip().partition(" ")
     if same != "True" or not Path(library, "EXTERNALLY-MANAGED").exists():
@@ -372,7 +376,7 @@ def closed(image: Image) -> Iterator[tuple[Image, tuple[str, ...]]]:
 
 
 def test_packages_lie_beside_those_of_an_image_that_cannot_be_written(closed: tuple[Image, tuple[str, ...]]) -> None:
-    """33: as an unprivileged user. What the image has is not installed again, what is upgraded is not removed."""
+    """Contract 33: unprivileged. What the image has is not installed again, what is upgraded is not removed."""
     image, prefix = closed
     image.hold(image.wheel("shared", "1.0", "word = 'old'", cover__one_dot_py=""))
     image.hold(image.wheel("kept", "1.0"))
@@ -399,8 +403,8 @@ def test_packages_lie_beside_those_of_an_image_that_cannot_be_written(closed: tu
     again = image.train(*prefix, TMPDIR=str(image.base.folder / "tmp"))
 
     home = image.python.parents[1]
-    told = [f"new 2.0 {home} False".encode(), b"below new", b"command new"]
-    assert (done.status, done.stdout.splitlines()[-3:]) == (0, told), done
+    lines = [f"new 2.0 {home} False".encode(), b"below new", b"command new"]
+    assert (done.status, done.stdout.splitlines()[-3:]) == (0, lines), done
     assert "cannot write to the image's packages: requirements are installed in" in done.log
-    assert (again.status, again.stdout.splitlines()) == (0, told), again
+    assert (again.status, again.stdout.splitlines()) == (0, lines), again
     assert (image.site / "shared.py").read_text() == "word = 'old'"

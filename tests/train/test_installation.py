@@ -37,10 +37,10 @@ def installed(tmp_path: Path) -> Path:
 def test_a_job_ends_as_its_script_did_though_that_removed_the_toolkit(
     base: Base, installed: Path, tmp_path: Path, end: str, status: int
 ) -> None:
-    seen = tmp_path / "seen"
+    marker = tmp_path / "seen"
     with (installed / "train/verdict/judge.py").open("a") as judge:
-        judge.write(f"\nopen({str(seen)!r}, 'w').close()\n")
-    base.program(REMOVES.format(seen=str(seen), installed=str(installed)) + end)
+        judge.write(f"\nopen({str(marker)!r}, 'w').close()\n")
+    base.program(REMOVES.format(seen=str(marker), installed=str(installed)) + end)
 
     done = base.train(command=RUNS, PYTHONPATH=str(installed.parent))
 

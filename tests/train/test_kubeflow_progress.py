@@ -132,9 +132,9 @@ def sidecar(train: Live) -> int | None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -144,15 +144,17 @@ def pod(base: Base, server: Server) -> Pod:
 
 def certificate(folder: Path) -> Path:
     """Make a certificate for 127.0.0.1 that vouches for itself; its key lies beside it."""
-    made = folder / "ca.crt"
+    certificate_file = folder / "ca.crt"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=trainer -addext subjectAltName=IP:127.0.0.1"
     try:
         subprocess.run(
-            [*command.split(), "-out", made, "-keyout", made.with_suffix(".key")], check=True, capture_output=True
+            [*command.split(), "-out", certificate_file, "-keyout", certificate_file.with_suffix(".key")],
+            check=True,
+            capture_output=True,
         )
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
-    return made
+    return certificate_file
 
 
 def test_a_trainjob_shows_how_far_its_script_says_it_is_and_the_latest_metrics(pod: Pod, server: Server) -> None:
@@ -174,11 +176,11 @@ def test_a_trainjob_shows_how_far_its_script_says_it_is_and_the_latest_metrics(p
 
 
 def test_the_servers_certificate_is_checked_and_its_token_is_nowhere_but_in_the_post(base: Base) -> None:
-    made = certificate(base.folder)
-    server = Server(certificate=made)
+    ca_file = certificate(base.folder)
+    server = Server(certificate=ca_file)
     try:
         pod = Pod(base, server)
-        with live(base, **pod.environ, KUBEFLOW_TRAINER_SERVER_CA_CERT=str(made)) as running:
+        with live(base, **pod.environ, KUBEFLOW_TRAINER_SERVER_CA_CERT=str(ca_file)) as running:
             server.until(progressPercentage=25)
             pod.go.touch()
             done = running.end()
@@ -317,8 +319,8 @@ def test_only_the_leader_posts(tmp_path: Path, server: Server) -> None:
         server.until(progressPercentage=25)
         assert sidecar(leader) is not None
         assert sidecar(follower) is None
-        for each in pods:
-            each.go.touch()
+        for pod in pods:
+            pod.go.touch()
         ends = [leader.end(), follower.end()]
 
     assert [end.status for end in ends] == [0, 0], ends

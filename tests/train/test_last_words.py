@@ -119,12 +119,12 @@ def test_a_collective_of_different_sizes_is_told_in_gloos_words(base: Base) -> N
 
     assert done.status == 134
     assert done.outcome["cause"]["rank"] == 1
-    first, what, frames = done.outcome["cause"]["message"].splitlines()
+    first, reason, frames = done.outcome["cause"]["message"].splitlines()
     assert first == (
         "rank 1 was killed by SIGABRT (signal 6); terminate called after throwing an instance of 'gloo::EnforceNotMet'"
     )
-    assert what.startswith("  what():  [enforce fail at ")
-    assert "200 vs 100" in what
+    assert reason.startswith("  what():  [enforce fail at ")
+    assert "200 vs 100" in reason
     assert frames.startswith("Python was in ")
     assert frames.endswith("opt/ml/code/train.py:3 in <module>")
 
@@ -155,12 +155,12 @@ def test_what_a_process_raised_is_no_cause_but_is_said_where_its_script_went_on(
     done = base.train()
 
     assert done.failure is not None
-    cause, _, before = done.failure.partition("Traceback")[0].partition(
+    cause, _, message = done.failure.partition("Traceback")[0].partition(
         "\nbefore that a process that it had started ended by "
     )
     assert "KeyError: 'epochs'" in cause
     assert "a bad batch" not in cause
-    assert before.startswith("ValueError: a bad batch (at ")
+    assert message.startswith("ValueError: a bad batch (at ")
 
 
 def test_a_script_that_only_starts_the_real_one_fails_for_the_real_ones_exception(base: Base) -> None:
@@ -224,8 +224,8 @@ def test_no_part_of_a_secret_is_where_a_text_is_cut(base: Base, ends: str) -> No
 
     done = base.train(MY_PASSWORD="Zq7RtYx9LmN4pWvKc2", MALLOC_CHECK_="0")
 
-    told = f"{done.failure}{done.outcome}" + "".join(
+    written = f"{done.failure}{done.outcome}" + "".join(
         line for line in done.log.splitlines() if line.startswith("[toolkit]")
     )
-    assert "x x x x..." in told or "x x x x\n" in told
-    assert "Zq7Rt" not in told
+    assert "x x x x..." in written or "x x x x\n" in written
+    assert "Zq7Rt" not in written

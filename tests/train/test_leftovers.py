@@ -1,4 +1,4 @@
-"""What a job leaves behind, and jobs that their host has no room for."""
+"""Remains of a job, and jobs for which their host has no room."""
 
 import contextlib
 import os
@@ -170,9 +170,9 @@ def test_a_process_that_even_sigkill_does_not_end_is_named_and_left(base: Base) 
         done = base.train()
         pid = int(done.stdout)
         (group / "freezer.state").write_text("THAWED")
-        ended = gone(pid)
+        is_gone = gone(pid)
 
     assert done.status == 0
     assert f"SIGKILL has not ended sleep (pid {pid}, in the kernel)" in done.log
     assert any(f"sleep (pid {pid}" in note for note in done.outcome["notes"])
-    assert ended
+    assert is_gone

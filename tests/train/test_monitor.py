@@ -55,10 +55,10 @@ def test_a_job_with_the_monitor_leaves_samples_of_its_rank_and_says_what_was_mea
     done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
 
     assert done.status == 0, done
-    found = sample_reader.read(base.output / "monitor/samples")
-    names = {column.name for column in found.columns}
+    samples = sample_reader.read(base.output / "monitor/samples")
+    names = {column.name for column in samples.columns}
     assert {"cpu/all/used_percent", "memory/container/used_bytes", "rank/0/cpu_percent"} <= names
-    assert numpy.nanmax(found.series("rank/0/cpu_percent").high) > 10
+    assert numpy.nanmax(samples.series("rank/0/cpu_percent").high) > 10
     about = monitor_document.read(base.output / "monitor/monitor.json")
     assert about is not None
     assert (about.host, about.interval_s, about.attempt, about.notes) == ("algo-1", 0.1, 1, ())
@@ -180,8 +180,8 @@ time.sleep(2.5)
 
 def test_the_debuggers_files_end_after_cpuprofilingduration_and_the_monitor_goes_on(base: Base) -> None:
     parameters = {"CPUProfilingDuration": "1", "SMPFileRotationSecs": "600"}
-    asked = {"S3OutputPath": "s3://b/p", "ProfilingIntervalInMilliseconds": 100, "ProfilingParameters": parameters}
-    base.document("profilerconfig.json", asked)
+    config = {"S3OutputPath": "s3://b/p", "ProfilingIntervalInMilliseconds": 100, "ProfilingParameters": parameters}
+    base.document("profilerconfig.json", config)
     base.program(OUTLASTS)
 
     done = base.train()

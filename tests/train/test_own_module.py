@@ -1,5 +1,6 @@
 """The toolkit's processes beside the script, where pip installed the toolkit for one user alone."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import toolkit
 from tests.ports import free_ports
 from tests.train.base import Base
 from tests.train.test_monitor import SAMPLED
+from toolkit.train.own_module import STARTER
 
 
 @pytest.mark.parametrize("installed", ["--user", "--target"])
@@ -56,3 +58,16 @@ def test_monitor_exporters_and_storage_run_from_where_pip_installed_the_toolkit(
     assert (base.output / "monitor/monitor.json").exists(), done
     assert "monitor ended" not in done.log and b"200 served" in done.stdout, done
     assert '"last"' in (tmp_path / "store/hosts/0/manifest.json").read_text(), done
+
+
+def test_the_module_is_that_of_the_folder_although_another_toolkit_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit" / "__init__.py").write_text("")
+    (tmp_path / "toolkit" / "place.py").write_text(
+        "import sys; print(__file__, sys.argv[1:], sys.path[0] == sys.argv[1])"
+    )
+
+    words = [sys.executable, "-I", "-c", STARTER, str(tmp_path), "toolkit.place", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == [str(tmp_path / "toolkit" / "place.py"), f"['{tmp_path}']", "False"]

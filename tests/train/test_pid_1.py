@@ -89,7 +89,7 @@ def test_where_sm_train_stays_pid_1_train_says_that_no_stop_will_come(base: Base
         os.kill(first_process(job), signal.SIGTERM)  # The kernel drops it.
         script = next(
             pid
-            for pid in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit())
+            for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
             if b"train.py" in _cmdline(pid) and str(base.root).encode() in _cwd(pid)
         )
         os.kill(script, signal.SIGTERM)
@@ -119,9 +119,9 @@ def test_a_python_program_as_pid_1_is_told_that_it_drops_a_stop_unless_it_handle
     with live(base, command=[*namespace, sys.executable, "-c", STARTS.format(handles=handles), *TRAIN]) as job:
         done = job.end()
 
-    said = f"PID 1 of this container is a program ({sys.executable}) that drops SIGTERM"
+    message = f"PID 1 of this container is a program ({sys.executable}) that drops SIGTERM"
     assert done.stdout.rstrip().endswith(b"trained")
-    assert done.log.count(said) == (not handles)
+    assert done.log.count(message) == (not handles)
     assert done.log.count("PID 1 of this container") == (not handles)
 
 

@@ -29,7 +29,7 @@ def mounts() -> list[str]:
 
 @pytest.mark.skipif(not CONSOLE_SCRIPT.exists(), reason="needs the console script (scripts/setup installs it)")
 def test_train_is_a_command_without_arguments(base: Base) -> None:
-    """1: as an exec-form entry point starts it."""
+    """Contract point 1: as an exec-form entry point starts it."""
     base.program(SEES)
 
     done = base.train(command=[str(CONSOLE_SCRIPT)])
@@ -39,7 +39,7 @@ def test_train_is_a_command_without_arguments(base: Base) -> None:
 
 @pytest.mark.skipif(not CONSOLE_SCRIPT.exists(), reason="needs the console script (scripts/setup installs it)")
 def test_train_runs_as_a_child_of_a_shell(base: Base) -> None:
-    """1: as the images whose entry point is a bash script start it."""
+    """Contract point 1: as the images whose entry point is a bash script start it."""
     base.program("import sys\nsys.exit(5)\n")
 
     done = base.train(command=["bash", "-c", f"{CONSOLE_SCRIPT}; exit $?"])
@@ -48,7 +48,7 @@ def test_train_runs_as_a_child_of_a_shell(base: Base) -> None:
 
 
 def test_the_base_folder_is_the_one_named_by_sagemaker_base_dir(base: Base) -> None:
-    """2."""
+    """Contract point 2."""
     base.program(SEES)
 
     done = base.train()
@@ -59,7 +59,7 @@ def test_the_base_folder_is_the_one_named_by_sagemaker_base_dir(base: Base) -> N
 
 @pytest.mark.root
 def test_the_base_folder_is_opt_ml_where_none_is_named(base: Base) -> None:
-    """2: seen in mounts of its own, so that this machine's /opt stays as it is."""
+    """Contract point 2: seen in mounts of its own, so that this machine's /opt stays as it is."""
     base.program("import os\nprint('model goes to', os.environ['SM_MODEL_DIR'])\n")
     script = f'mount -t tmpfs none /opt && cp -r {base.root} /opt/ml && exec "$@"'
     environ = {name: value for name, value in base.environ().items() if name != "SAGEMAKER_BASE_DIR"}
@@ -71,7 +71,7 @@ def test_the_base_folder_is_opt_ml_where_none_is_named(base: Base) -> None:
 
 
 def test_a_missing_configuration_is_an_error_that_says_how_to_make_one(base: Base) -> None:
-    """3: no layout is invented; the text names the folder, SAGEMAKER_BASE_DIR and `toolkit run`."""
+    """Contract point 3: no layout is invented; the text names the folder, SAGEMAKER_BASE_DIR and `toolkit run`."""
     shutil.rmtree(base.root)
 
     done = base.train()
@@ -83,7 +83,7 @@ def test_a_missing_configuration_is_an_error_that_says_how_to_make_one(base: Bas
 
 
 def test_the_folders_of_the_contract_are_made(base: Base) -> None:
-    """4: seen by the script, before which nobody else could have made them."""
+    """Contract point 4: seen by the script, before which nobody else could have made them."""
     base.program(
         "import os\nfor name in ('MODEL_DIR', 'OUTPUT_DIR', 'OUTPUT_DATA_DIR'): os.listdir(os.environ['SM_' + name])"
     )
@@ -95,7 +95,7 @@ def test_the_folders_of_the_contract_are_made(base: Base) -> None:
 
 
 def test_folders_that_are_there_already_keep_what_they_hold(base: Base) -> None:
-    """4."""
+    """Contract point 4."""
     base.program(SEES)
     for name in ("model", "output/data", "checkpoints"):
         (base.root / name).mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_folders_that_are_there_already_keep_what_they_hold(base: Base) -> None:
 
 @pytest.mark.parametrize("name", ["hyperparameters.json", "inputdataconfig.json", "resourceconfig.json"])
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "expected"),
         (b"", "an empty file"),
@@ -122,9 +122,9 @@ def test_folders_that_are_there_already_keep_what_they_hold(base: Base) -> None:
     ],
 )
 def test_a_missing_or_broken_document_ends_with_78_and_a_text_that_names_it(
-    base: Base, name: str, content: bytes | None, said: str
+    base: Base, name: str, content: bytes | None, message: str
 ) -> None:
-    """5."""
+    """Contract point 5."""
     base.program(SEES)
     (base.config / name).unlink()
     if content is not None:
@@ -135,13 +135,13 @@ def test_a_missing_or_broken_document_ends_with_78_and_a_text_that_names_it(
     assert done.status == 78, done
     assert done.failure is not None
     assert str(base.config / name) in done.failure[:1024]
-    assert said in done.failure[:1024]
+    assert message in done.failure[:1024]
     assert done.failure.startswith("ClientError:")
     assert not done.succeeded
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("resourceconfig.json", {"hosts": "algo-1", "current_host": "algo-1"}, "$.hosts: expected a list, found"),
         ("resourceconfig.json", {"hosts": ["algo-1"]}, "current_host"),
@@ -150,8 +150,10 @@ def test_a_missing_or_broken_document_ends_with_78_and_a_text_that_names_it(
         ("inputdataconfig.json", {"train": "File"}, "train"),
     ],
 )
-def test_a_wrong_value_in_a_document_is_named_with_its_key(base: Base, name: str, content: object, said: str) -> None:
-    """5: file, key, what was expected and what was found."""
+def test_a_wrong_value_in_a_document_is_named_with_its_key(
+    base: Base, name: str, content: object, message: str
+) -> None:
+    """Contract point 5: file, key, what was expected and what was found."""
     base.program(SEES)
     base.document(name, content)
 
@@ -160,7 +162,7 @@ def test_a_wrong_value_in_a_document_is_named_with_its_key(base: Base, name: str
     assert done.status == 78
     assert done.failure is not None
     assert str(base.config / name) in done.failure[:1024]
-    assert said in done.failure[:1024]
+    assert message in done.failure[:1024]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_wrong_value_in_a_document_is_named_with_its_key(base: Base, name: str
     ],
 )
 def test_every_shape_of_resourceconfig_is_taken(base: Base, content: dict[str, object]) -> None:
-    """6."""
+    """Contract point 6."""
     base.program(SEES)
     base.document("resourceconfig.json", content)
 
@@ -188,7 +190,7 @@ def test_every_shape_of_resourceconfig_is_taken(base: Base, content: dict[str, o
 
 
 def test_success_is_exit_code_0_an_empty_file_and_a_line_in_the_log(base: Base) -> None:
-    """7."""
+    """Contract point 7."""
     base.program("print('done')")
 
     done = base.train()
@@ -199,7 +201,7 @@ def test_success_is_exit_code_0_an_empty_file_and_a_line_in_the_log(base: Base) 
 
 
 def test_failure_is_another_exit_code_a_file_with_the_cause_and_a_line_in_the_log(base: Base) -> None:
-    """8."""
+    """Contract point 8."""
     base.program(FAILS)
 
     done = base.train()
@@ -213,7 +215,7 @@ def test_failure_is_another_exit_code_a_file_with_the_cause_and_a_line_in_the_lo
 
 
 def test_a_failure_file_of_the_script_is_kept(base: Base) -> None:
-    """8: byte for byte."""
+    """Contract point 8: byte for byte."""
     base.program("import os, sys\nopen(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('mine')\nsys.exit(4)\n")
 
     done = base.train()
@@ -227,7 +229,7 @@ def no_file_can_grow() -> None:
 
 
 def test_a_failure_stays_one_when_no_file_can_be_written(base: Base) -> None:
-    """8: a full disk (predecessor: exit code 0)."""
+    """Contract point 8: a full disk (predecessor: exit code 0)."""
     base.program(FAILS)
 
     done = base.train(before=no_file_can_grow)
@@ -237,7 +239,7 @@ def test_a_failure_stays_one_when_no_file_can_be_written(base: Base) -> None:
 
 
 def test_a_success_stays_one_when_no_file_can_be_written(base: Base) -> None:
-    """7: the success file is empty, so it is there; what cannot be written is said."""
+    """Contract point 7: the success file is empty, so it is there; what cannot be written is said."""
     base.program("print('done')")
 
     done = base.train(before=no_file_can_grow)
@@ -246,7 +248,7 @@ def test_a_success_stays_one_when_no_file_can_be_written(base: Base) -> None:
 
 
 def test_a_failure_stays_one_when_the_output_folder_cannot_be_made(base: Base) -> None:
-    """8."""
+    """Contract point 8."""
     base.program("import sys\nsys.exit(3)\n")
     base.output.write_text("a file where the folder should be")
 
@@ -256,7 +258,7 @@ def test_a_failure_stays_one_when_the_output_folder_cannot_be_made(base: Base) -
 
 
 def test_a_failure_stays_one_when_the_script_removes_the_output_folder(base: Base) -> None:
-    """8."""
+    """Contract point 8."""
     base.program("import os, shutil, sys\nshutil.rmtree(os.environ['SM_OUTPUT_DIR'])\nsys.exit(3)\n")
 
     done = base.train()
@@ -265,14 +267,14 @@ def test_a_failure_stays_one_when_the_script_removes_the_output_folder(base: Bas
 
 
 @pytest.mark.parametrize(
-    ("machine", "said"),
+    ("machine", "message"),
     [
         (b"\0\x14", "It is a program for ppc, and this machine is "),
         (b"", "It is a program (ELF), but damaged or cut short."),
     ],
     ids=["another machine's", "cut short"],
 )
-def test_a_program_that_this_machine_cannot_run_says_so(base: Base, machine: bytes, said: str) -> None:
+def test_a_program_that_this_machine_cannot_run_says_so(base: Base, machine: bytes, message: str) -> None:
     base.code.mkdir(exist_ok=True)
     (base.code / "prog").write_bytes(b"\x7fELF\1\2\1" + bytes(9) + b"\0\2" + machine)
     base.hyperparameters({"sagemaker_program": "prog"})
@@ -280,13 +282,13 @@ def test_a_program_that_this_machine_cannot_run_says_so(base: Base, machine: byt
     done = base.train()
 
     assert done.status == 78
-    assert said in str(done.failure)
+    assert message in str(done.failure)
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("options", ["ro", "size=4k,nr_inodes=3"], ids=["read-only", "full"])
 def test_a_failure_stays_one_when_the_output_folder_is(base: Base, options: str) -> None:
-    """8: a real read-only and a real full file system under output/."""
+    """Contract point 8: a real read-only and a real full file system under output/."""
     base.program("import sys\nsys.exit(3)\n")
     base.output.mkdir()
     script = f'mount -t tmpfs -o {options} none {base.output} && exec "$@"'
@@ -312,7 +314,7 @@ def test_a_failure_stays_one_when_the_output_folder_is(base: Base, options: str)
 )
 @pytest.mark.parametrize("way", ["program", "plugin"])
 def test_no_end_but_a_true_success_is_reported_as_one(base: Base, way: str, end: str, status: int) -> None:
-    """8 (F1): as a script and as a framework's plug-in function."""
+    """Contract point 8 (F1): as a script and as a framework's plug-in function."""
     if way == "program":
         base.program(end)
         done = base.train()
@@ -332,7 +334,7 @@ def test_no_end_but_a_true_success_is_reported_as_one(base: Base, way: str, end:
 
 @pytest.mark.parametrize("code", [1, 2, 3, 77, 127, 255])
 def test_the_exit_code_of_the_script_is_that_of_train(base: Base, code: int) -> None:
-    """9: passed through (the predecessor made every one of them 1)."""
+    """Contract point 9: passed through (the predecessor made every one of them 1)."""
     base.program(f"import sys\nsys.exit({code})")
 
     done = base.train()
@@ -344,7 +346,7 @@ def test_the_exit_code_of_the_script_is_that_of_train(base: Base, code: int) -> 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM"])
 def test_death_by_a_signal_is_128_and_the_signal(base: Base, name: str) -> None:
-    """9."""
+    """Contract point 9."""
     base.program(
         "import os, resource, signal\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
@@ -362,7 +364,7 @@ def test_death_by_a_signal_is_128_and_the_signal(base: Base, name: str) -> None:
 
 
 def test_the_first_1024_characters_hold_class_exit_code_and_cause(base: Base) -> None:
-    """10: behind an early harmless warning, 3,000 lines of log and a deep traceback."""
+    """Contract point 10: behind an early harmless warning, 3,000 lines of log and a deep traceback."""
     base.program(
         "import sys\n"
         "print('ImportError: no flash_attn, going on without', file=sys.stderr)\n"
@@ -385,7 +387,7 @@ def test_the_first_1024_characters_hold_class_exit_code_and_cause(base: Base) ->
 
 
 def test_the_failure_text_keeps_the_shape_that_people_parse(base: Base) -> None:
-    """11."""
+    """Contract point 11."""
     base.hyperparameters({"epochs": "3"})
     base.program("import sys\nprint('out of luck', file=sys.stderr)\nsys.exit(9)")
 
@@ -399,7 +401,7 @@ def test_the_failure_text_keeps_the_shape_that_people_parse(base: Base) -> None:
 
 
 def test_a_requirement_that_cannot_be_installed_is_named(base: Base) -> None:
-    """12: InstallRequirementsError, with pip's own words."""
+    """Contract point 12: InstallRequirementsError, with pip's own words."""
     base.program(SEES)
     base.program("./no-such-folder\n", "requirements.txt")
 
@@ -412,7 +414,7 @@ def test_a_requirement_that_cannot_be_installed_is_named(base: Base) -> None:
 
 
 def test_a_package_that_cannot_be_installed_is_named(base: Base) -> None:
-    """12: InstallModuleError."""
+    """Contract point 12: InstallModuleError."""
     base.program(SEES)
     base.program('[build-system]\nrequires = []\nbuild-backend = "no_such_backend"\n', "pyproject.toml")
 
@@ -426,7 +428,7 @@ def test_a_package_that_cannot_be_installed_is_named(base: Base) -> None:
 
 @pytest.mark.parametrize("entry", ["missing.py", "../train.py", "", "-c.py", "train.py; rm -rf x", "/etc/passwd"])
 def test_an_entry_point_that_is_not_there_or_not_allowed_is_a_client_error(base: Base, entry: str) -> None:
-    """12: ClientError, 78, naming what was asked for."""
+    """Contract point 12: ClientError, 78, naming what was asked for."""
     base.program(SEES)
     base.program(SEES, "other.py")  # An empty name is none, and one script alone would need no name.
     base.hyperparameters(program=entry)

@@ -1,4 +1,4 @@
-"""What a script writes and what the console and the files then hold (checklist 55, 57-60)."""
+"""A script's output reaches the console and the files (checklist 55, 57-60)."""
 
 import hashlib
 import json
@@ -86,9 +86,9 @@ def test_windows_line_ends_are_no_part_of_a_line_and_metrics_that_were_not_captu
     done = base.train()
 
     samples = [json.loads(line) for line in (base.output / "metrics.jsonl").read_text().splitlines()]
-    assert [(each["name"], each["value"]) for each in samples] == [("loss", 0.5), ("rate", 1000.0)]
-    said = [line for line in done.stderr.decode().splitlines() if "metric" in line and " matched" in line]
-    assert said == [
+    assert [(sample["name"], sample["value"]) for sample in samples] == [("loss", 0.5), ("rate", 1000.0)]
+    unmatched = [line for line in done.stderr.decode().splitlines() if "metric" in line and " matched" in line]
+    assert unmatched == [
         "[toolkit] warning: metric 'acc': acc=([0-9.]+) matched no line; the nearest: 'acc: 0.75'",
         "[toolkit] warning: metric 'rate': rate=(.*)$ matched once what is no number; the first line: 'rate=12%'",
         "[toolkit] warning: metric 'other': no line matched, and none was near. "
@@ -145,9 +145,9 @@ def test_both_streams_into_one_pipe_keep_whole_lines(base: Base) -> None:
         timeout=60,
         check=False,
     )
-    ours = [line for line in process.stdout.decode().splitlines() if not line.startswith("[toolkit]")]
+    script_lines = [line for line in process.stdout.decode().splitlines() if not line.startswith("[toolkit]")]
 
-    assert sorted(ours) == sorted(f"{word * 50}{n}" for word in ("out", "err") for n in range(2000))
+    assert sorted(script_lines) == sorted(f"{word * 50}{n}" for word in ("out", "err") for n in range(2000))
 
 
 def test_a_terminal_gets_everything(base: Base) -> None:
@@ -155,7 +155,7 @@ def test_a_terminal_gets_everything(base: Base) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(TRAIN, env=base.environ(), stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
-    seen = b""
+    output = b""
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         try:
@@ -164,12 +164,12 @@ def test_a_terminal_gets_everything(base: Base) -> None:
             break
         if not piece:
             break
-        seen += piece
+        output += piece
     os.close(master)
 
     assert process.wait(60) == 0
-    assert [line for line in seen.decode().split("\r\n") if line.isdigit()] == [str(n) for n in range(5000)]
-    assert "to stderr\r\n" in seen.decode()
+    assert [line for line in output.decode().split("\r\n") if line.isdigit()] == [str(n) for n in range(5000)]
+    assert "to stderr\r\n" in output.decode()
 
 
 def test_a_reader_that_leaves_does_not_end_the_job(base: Base) -> None:
@@ -198,17 +198,17 @@ def test_a_slow_reader_slows_the_script_and_loses_nothing(base: Base) -> None:
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    seen = b""
+    output = b""
     while piece := os.read(process.stdout.fileno(), 1 << 14):
-        seen += piece
-        if len(seen) < 1 << 19:
+        output += piece
+        if len(output) < 1 << 19:
             time.sleep(0.02)
     status = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
 
     assert process.wait(60) == 0
-    assert seen == b"".join(b"%d %s\n" % (n, b"x" * 50) for n in range(200_000))
+    assert output == b"".join(b"%d %s\n" % (n, b"x" * 50) for n in range(200_000))
     peak = re.search(rb"VmHWM:\s+(\d+) kB", status)
     assert peak is not None
     assert int(peak[1]) < 60_000

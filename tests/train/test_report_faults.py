@@ -27,7 +27,7 @@ WAYS: dict[str, tuple[str, int]] = {
 }
 
 
-def ended(base: Base, way: str, *steps: str, **more: str) -> Done:
+def train_with_fault(base: Base, way: str, *steps: str, **more: str) -> Done:
     """Run `train` to its end on *way*, with faults in *steps*."""
     program, _ = WAYS[way]
     if program:
@@ -43,7 +43,7 @@ def ended(base: Base, way: str, *steps: str, **more: str) -> Done:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_status_stays_though_every_step_of_the_report_fails(base: Base, way: str) -> None:
-    done = ended(base, way, *STEPS, TOOLKIT_STALL_S="1" if way == "hung" else "0")
+    done = train_with_fault(base, way, *STEPS, TOOLKIT_STALL_S="1" if way == "hung" else "0")
 
     assert done.status == WAYS[way][1]
     assert not done.succeeded
@@ -55,7 +55,7 @@ def test_what_fails_in_one_step_keeps_no_other_from_being_done(base: Base, step:
     message = base.folder / "termination-log"
     message.touch()
 
-    done = ended(
+    done = train_with_fault(
         base,
         "raised",
         step,
@@ -81,7 +81,7 @@ def test_what_fails_in_one_step_keeps_no_other_from_being_done(base: Base, step:
         "outcome.json": ("outcome.json",),
         "mask": ("log",),
     }.get(step, ())
-    assert {name for name, there in left.items() if not there} == set(lost)
+    assert {name for name, exists in left.items() if not exists} == set(lost)
 
 
 def test_another_host_does_not_notice_that_a_host_cannot_report_its_end(tmp_path: Path) -> None:

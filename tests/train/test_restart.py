@@ -82,7 +82,7 @@ class Hosts:
 
     def run(self, **more: str) -> dict[str, Done]:
         with self.start(**more) as running:
-            return {name: each.end(deadline_s=DEADLINE_S) for name, each in running.items()}
+            return {name: end.end(deadline_s=DEADLINE_S) for name, end in running.items()}
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_when_all_are_used_up_the_last_cause_is_told_with_their_number(base: Bas
     assert done.status == 12
     assert "ended with code 12; after 2 restarts" in str(done.failure)
     assert b"no restart: all of TOOLKIT_RESTARTS=2 are used up" in done.stderr
-    assert [each["exit_code"] for each in done.outcome["restarts"]] == [10, 11]
+    assert [restart["exit_code"] for restart in done.outcome["restarts"]] == [10, 11]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_preemption_of_a_job_that_moves_on_is_not_counted(base: Base) -> None:
     done = base.train(TOOLKIT_RESTARTS="1")
 
     assert done.status == 0
-    assert [each["counted"] for each in done.outcome["restarts"]] == [False] * 3
+    assert [restart["counted"] for restart in done.outcome["restarts"]] == [False] * 3
     assert b"restart (not counted, a preemption; 0 of 1 used)" in done.stderr
 
 
@@ -211,7 +211,7 @@ def test_a_hang_is_worth_a_restart_and_its_stacks_are_kept(base: Base) -> None:
     done = base.train(TOOLKIT_RESTARTS="2", TOOLKIT_STALL_S="1")
 
     assert done.status == 0
-    assert [each["exit_code"] for each in done.outcome["restarts"]] == [124, 124]
+    assert [restart["exit_code"] for restart in done.outcome["restarts"]] == [124, 124]
     stacks = base.output / "data/stacks"
     assert (stacks / "algo-1-script.txt").exists()
     assert (stacks / "attempt-1/algo-1-script.txt").exists()
@@ -284,11 +284,11 @@ def test_both_hosts_start_again_when_one_fails(hosts: Hosts, culprit: str) -> No
 
     done = hosts.run(TOOLKIT_RESTARTS="1")
 
-    for name, each in done.items():
-        assert each.status == 0, each
-        assert b"round 1 goes on after step 2\n" in each.stdout
-        assert f"restart (1 of 1) after script of host {culprit} failed: RuntimeError: boom".encode() in each.stderr
-        (restart,) = each.outcome["restarts"]
+    for name, end in done.items():
+        assert end.status == 0, end
+        assert b"round 1 goes on after step 2\n" in end.stdout
+        assert f"restart (1 of 1) after script of host {culprit} failed: RuntimeError: boom".encode() in end.stderr
+        (restart,) = end.outcome["restarts"]
         assert (restart["attempt"], restart["host"]) == (1, culprit), name
 
 
@@ -304,11 +304,11 @@ def test_both_hosts_start_again_under_torchrun(hosts: Hosts) -> None:
 
     done = hosts.run(TOOLKIT_RESTARTS="1")
 
-    for each in done.values():
-        assert each.status == 0, each
-        (restart,) = each.outcome["restarts"]
+    for end in done.values():
+        assert end.status == 0, end
+        (restart,) = end.outcome["restarts"]
         assert (restart["host"], restart["rank"]) == ("algo-2", 1)
-        assert b"round 1 goes on after step 2\n" in each.stdout
+        assert b"round 1 goes on after step 2\n" in end.stdout
 
 
 def test_an_error_at_import_on_one_of_two_hosts_is_not_tried_again(hosts: Hosts) -> None:
@@ -317,7 +317,7 @@ def test_an_error_at_import_on_one_of_two_hosts_is_not_tried_again(hosts: Hosts)
 
     done = hosts.run(TOOLKIT_RESTARTS="2")
 
-    assert {each.status for each in done.values()} == {1}
+    assert {end.status for end in done.values()} == {1}
     assert b"no restart: no step was seen" in done["algo-1"].stderr
 
 
@@ -327,33 +327,33 @@ def test_both_hosts_end_with_the_last_cause_when_all_are_used_up(hosts: Hosts) -
 
     done = hosts.run(TOOLKIT_RESTARTS="2")
 
-    for each in done.values():
-        assert each.status == 12
-        assert "after 2 restarts" in str(each.failure)
-        assert [restart["exit_code"] for restart in each.outcome["restarts"]] == [10, 11]
+    for end in done.values():
+        assert end.status == 12
+        assert "after 2 restarts" in str(end.failure)
+        assert [restart["exit_code"] for restart in end.outcome["restarts"]] == [10, 11]
 
 
-@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
-def test_a_stop_of_one_host_in_a_later_round_stops_both(hosts: Hosts, told: str) -> None:
+@pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
+def test_a_stop_of_one_host_in_a_later_round_stops_both(hosts: Hosts, stopped: str) -> None:
     for base in hosts.bases.values():
         counts(base, MEET + WAITS_WITH_IT + "\n    if round == 1: print('waiting', flush=True); time.sleep(600)")
     with hosts.start(TOOLKIT_RESTARTS="3") as running:
-        for each in running.values():
-            each.until(b"waiting\n")
-        running[told].signal(signal.SIGTERM)
-        done = {name: each.end() for name, each in running.items()}
+        for restart in running.values():
+            restart.until(b"waiting\n")
+        running[stopped].signal(signal.SIGTERM)
+        done = {name: end.end() for name, end in running.items()}
 
-    assert {each.status for each in done.values()} == {143}
-    assert all(b"round 2" not in each.stdout for each in done.values())
-    assert all(len(each.outcome["restarts"]) == 1 for each in done.values())
+    assert {end.status for end in done.values()} == {143}
+    assert all(b"round 2" not in end.stdout for end in done.values())
+    assert all(len(end.outcome["restarts"]) == 1 for end in done.values())
 
 
 def test_a_host_that_vanishes_in_a_later_round_ends_the_job_with_its_name(hosts: Hosts) -> None:
     for base in hosts.bases.values():
         counts(base, MEET + WAITS_WITH_IT + "\n    if round == 1: print('waiting', flush=True); time.sleep(600)")
     with hosts.start(TOOLKIT_RESTARTS="3") as running:
-        for each in running.values():
-            each.until(b"waiting\n")
+        for end in running.values():
+            end.until(b"waiting\n")
         running["algo-2"].signal(signal.SIGKILL)
         done = running["algo-1"].end()
 
@@ -370,4 +370,4 @@ def test_without_the_link_the_setting_is_ignored_and_that_is_said(hosts: Hosts) 
     done = hosts.run(TOOLKIT_RESTARTS="2", TOOLKIT_LINK="off")
 
     assert (done["algo-1"].status, done["algo-2"].status) == (0, 1)
-    assert all(each.stderr.count(b"TOOLKIT_RESTARTS is ignored") == 1 for each in done.values())
+    assert all(end.stderr.count(b"TOOLKIT_RESTARTS is ignored") == 1 for end in done.values())

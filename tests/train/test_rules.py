@@ -129,9 +129,9 @@ def test_a_host_slower_than_the_others_is_named_by_the_leader_and_to_itself(
                 "TOOLKIT_STRAGGLER_STEPS": str(rows),
             }
             running[name] = stack.enter_context(live(base, **environ))
-        done = {name: each.end() for name, each in running.items()}
+        done = {name: end.end() for name, end in running.items()}
 
-    said = f"rule straggler, straggler (rank 0 of host {slow}): rank 0 of host {slow} took 0.3".encode()
-    assert {name for name, each in done.items() if said in each.stderr} == {"algo-1", slow}
-    assert all(each.stderr.count(b"rule straggler") <= 1 for each in done.values())
-    assert {each.status for each in done.values()} == {0}
+    message = f"rule straggler, straggler (rank 0 of host {slow}): rank 0 of host {slow} took 0.3".encode()
+    assert {name for name, end in done.items() if message in end.stderr} == {"algo-1", slow}
+    assert all(end.stderr.count(b"rule straggler") <= 1 for end in done.values())
+    assert {end.status for end in done.values()} == {0}

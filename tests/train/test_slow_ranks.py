@@ -36,17 +36,17 @@ def others(folder: Path) -> tuple[RankWork, ...]:
 
 def test_what_the_monitor_wrote_is_sent_once_and_a_request_once(tmp_path: Path) -> None:
     ranks = of_host(tmp_path)
-    asked = TraceAsked(number=1, slow=3, healthy=0)
-    assert ranks.due(10.0) == []
-    exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=asked))
+    trace_asked = TraceAsked(number=1, slow=3, healthy=0)
+    assert ranks.take_due(10.0) == []
+    exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=trace_asked))
 
-    first = ranks.due(11.0)
-    exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=asked))
-    second = ranks.due(12.0)
+    first = ranks.take_due(11.0)
+    exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=trace_asked))
+    second = ranks.take_due(12.0)
 
-    assert first == [TraceRanks(request=asked), HostOwnWork(ranks=(WORK,))]
+    assert first == [TraceRanks(request=trace_asked), HostOwnWork(ranks=(WORK,))]
     assert second == [HostOwnWork(ranks=(WORK,))]
-    assert ranks.due(13.0) == []
+    assert ranks.take_due(13.0) == []
 
 
 def test_many_hosts_send_less_often_and_then_the_newest(tmp_path: Path) -> None:
@@ -54,18 +54,19 @@ def test_many_hosts_send_less_often_and_then_the_newest(tmp_path: Path) -> None:
     sent = []
     for second in range(20, 40):
         exchange.write(tmp_path / OWN, OwnWork(ranks=(msgspec.structs.replace(WORK, steps=second),)))
-        sent += [(second, each.ranks[0].steps) for each in ranks.due(second) if isinstance(each, HostOwnWork)]
+        messages = [message for message in ranks.take_due(second) if isinstance(message, HostOwnWork)]
+        sent += [(second, message.ranks[0].steps) for message in messages]
 
     assert sent == [(20, 20), (30, 30)]
 
 
 def test_the_leaders_monitor_gets_the_ranks_of_other_hosts_under_the_senders_name(tmp_path: Path) -> None:
     ranks = of_host(tmp_path)
-    ranks.heard("algo-1", (WORK,))
-    ranks.heard("algo-2", (msgspec.structs.replace(WORK, host="algo-9", rank=1),))
-    ranks.heard("algo-2", (msgspec.structs.replace(WORK, rank=1, steps=40),))
+    ranks.take_work("algo-1", (WORK,))
+    ranks.take_work("algo-2", (msgspec.structs.replace(WORK, host="algo-9", rank=1),))
+    ranks.take_work("algo-2", (msgspec.structs.replace(WORK, rank=1, steps=40),))
 
-    ranks.due(10.0)
+    ranks.take_due(10.0)
 
     assert others(tmp_path) == (msgspec.structs.replace(WORK, host="algo-2", rank=1, steps=40),)
 
@@ -73,15 +74,15 @@ def test_the_leaders_monitor_gets_the_ranks_of_other_hosts_under_the_senders_nam
 def test_another_attempt_knows_nothing_of_the_last_one(tmp_path: Path) -> None:
     ranks = of_host(tmp_path)
     exchange.write(tmp_path / OWN, OwnWork(ranks=(WORK,), asked=TraceAsked(number=1, slow=3, healthy=0)))
-    ranks.heard("algo-2", (WORK,))
-    ranks.due(10.0)
+    ranks.take_work("algo-2", (WORK,))
+    ranks.take_due(10.0)
 
-    ranks.again()
+    ranks.begin_attempt()
 
     assert list(tmp_path.iterdir()) == []
-    assert ranks.due(20.0) == []
+    assert ranks.take_due(20.0) == []
     exchange.write(tmp_path / OWN, OwnWork(asked=TraceAsked(number=1, slow=1, healthy=2)))
-    assert ranks.due(30.0) == [TraceRanks(request=TraceAsked(number=1, slow=1, healthy=2))]
+    assert ranks.take_due(30.0) == [TraceRanks(request=TraceAsked(number=1, slow=1, healthy=2))]
 
 
 def test_a_request_reaches_the_page_that_the_ranks_read_with_the_number_of_the_job(tmp_path: Path) -> None:
@@ -109,11 +110,11 @@ def test_of_too_many_ranks_those_with_the_least_and_the_most_work_fit_into_a_mes
     )
     exchange.write(tmp_path / OWN, OwnWork(ranks=ranks))
 
-    (sent,) = of_this.due(10.0)
+    (sent,) = of_this.take_due(10.0)
 
     assert isinstance(sent, HostOwnWork)
-    kept = {work.rank for work in sent.ranks}
-    assert len(kept) == MOST_RANKS_SENT
-    assert {0, 999} <= kept and 500 not in kept
+    ranks_sent = {work.rank for work in sent.ranks}
+    assert len(ranks_sent) == MOST_RANKS_SENT
+    assert {0, 999} <= ranks_sent and 500 not in ranks_sent
     assert len(encode(sent)) < LARGEST_BYTES
     assert decode(encode(sent), "up") == sent

@@ -1,4 +1,4 @@
-"""What a script learns and tells by toolkit.status, and what `train` makes of it; hangs and their stacks."""
+"""A script and `train` talk by toolkit.status; hangs and their stacks."""
 
 import os
 import signal

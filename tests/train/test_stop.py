@@ -147,7 +147,7 @@ def test_signals_before_the_script_starts_stop_the_job_before_it_begins(base: Ba
     base.program("print('started')\n")
     base.resources(["algo-1", "nowhere.invalid"])
 
-    with live(base) as running:
+    with live(base, TOOLKIT_GRACE_S="1") as running:
         running.until(b"Invoking script")
         running.signal()
         done = running.end()

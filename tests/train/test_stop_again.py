@@ -1,4 +1,4 @@
-"""Which signals are one stop request, and which are a second one that kills at once."""
+"""Signals are one stop request, or a second one that kills at once."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_stop_signals_within_a_second_are_one_wish_and_the_script_saves(
 def test_a_script_that_the_platform_signals_too_saves_once_where_its_handler_ignores_the_second_signal(
     base: Base, number: signal.Signals, first: str
 ) -> None:
-    """What docs/orchestrators/slurm.md advises for proctrack/linuxproc: `train` passes the signal on all the same."""
+    """docs/orchestrators/slurm.md advises this for proctrack/linuxproc: `train` passes the signal on all the same."""
     base.program(
         "import os, signal, sys, time\n"
         "def save(number, _):\n"

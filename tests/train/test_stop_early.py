@@ -32,23 +32,25 @@ def stopped(running: Live) -> Done:
     return done
 
 
-def until(seen: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool]) -> None:
     ends_s = time.monotonic() + 30
-    while not seen():
+    while not holds():
         assert time.monotonic() < ends_s
         time.sleep(0.005)
 
 
 @pytest.mark.parametrize("name", ["nvidia-smi", "neuron-ls"])
 def test_a_program_that_is_asked_about_devices_is_not_waited_for(base: Base, name: str) -> None:
-    asked = base.folder / "asked"
-    base.executable(name, f"#!/bin/sh\necho $$ > {asked}.new\nmv {asked}.new {asked}\nexec sleep 600\n")
+    request_file = base.folder / "asked"
+    base.executable(
+        name, f"#!/bin/sh\necho $$ > {request_file}.new\nmv {request_file}.new {request_file}\nexec sleep 600\n"
+    )
 
     with live(base) as running:
-        until(asked.exists)
+        until(request_file.exists)
         stopped(running)
 
-    assert not Path(f"/proc/{asked.read_text().strip()}").exists()
+    assert not Path(f"/proc/{request_file.read_text().strip()}").exists()
 
 
 @pytest.mark.parametrize("variable", ["", "TOOLKIT_METRICS", "TOOLKIT_RULES"], ids=lambda name: name or "document")
@@ -101,14 +103,14 @@ def test_a_source_that_is_being_put_in_place_is_not_waited_for_and_leaves_nothin
 ) -> None:
     source = submitted(base.folder / "source")
     base.hyperparameters({"sagemaker_submit_directory": f'"{source}"'})
-    mine = base.program("print('mine')\n", "mine.py")
+    script = base.program("print('mine')\n", "mine.py")
     growing = base.code / ".toolkit-staging/huge"
 
     with live(base) as running:
         until(lambda: growing.exists() and growing.stat().st_size > 0)
         stopped(running)
 
-    assert [path.name for path in base.code.iterdir()] == [mine.name]
+    assert [path.name for path in base.code.iterdir()] == [script.name]
 
 
 def test_a_package_whose_content_is_being_read_is_not_waited_for(base: Base) -> None:
@@ -138,9 +140,9 @@ def test_a_pip_that_hangs_is_not_waited_for(base: Base) -> None:
 @contextmanager
 def made_fifos(base: Base, *names: str) -> Iterator[None]:
     """Make the script end after it has made FIFOs of *names* in the output folder."""
-    made = "".join(f"os.path.exists({name!r}) and os.unlink({name!r}); os.mkfifo({name!r})\n" for name in names)
+    mkfifos = "".join(f"os.path.exists({name!r}) and os.unlink({name!r}); os.mkfifo({name!r})\n" for name in names)
     base.program(
-        f"import os, sys\nos.chdir(os.environ['SM_OUTPUT_DIR'])\n{made}print('loss=0.5')\nsys.exit(len({names}))\n"
+        f"import os, sys\nos.chdir(os.environ['SM_OUTPUT_DIR'])\n{mkfifos}print('loss=0.5')\nsys.exit(len({names}))\n"
     )
     yield
 

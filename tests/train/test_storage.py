@@ -125,6 +125,32 @@ def test_a_checkpoint_that_is_saved_on_a_stop_is_uploaded_within_the_platforms_t
     assert keys(s3, bucket, "manifest.json")
 
 
+def test_the_next_job_restores_what_the_plain_layout_has_stored_as_ordinary_objects(
+    base: Base, s3: S3, bucket: str, tmp_path: Path
+) -> None:
+    base.program(SAVES)
+    environ = {**s3.environ, **checkpoints(bucket), "TOOLKIT_CHECKPOINT_LAYOUT": "plain"}
+
+    first = base.train(environ)
+    other = Base(tmp_path / "other")
+    other.program(SAVES)
+    second = other.train(environ)
+
+    assert (first.status, first.stdout) == (0, b"found []\n"), first
+    assert (second.status, second.stdout) == (0, b"found ['step-0']\n"), second
+    assert [key.rpartition("hosts/0/")[2] for key in keys(s3, bucket, "files/")] == ["files/step-0", "files/step-1"]
+
+
+def test_a_job_restores_a_prefix_of_ordinary_objects(base: Base, s3: S3, bucket: str, tmp_path: Path) -> None:
+    base.program(SAVES)
+    (tmp_path / "model").write_bytes(b"weights")
+    s3.store(bucket).upload("checkpoints/checkpoint-7/model", tmp_path / "model")
+
+    done = base.train({**s3.environ, **checkpoints(bucket)})
+
+    assert (done.status, done.stdout) == (0, b"found ['checkpoint-7']\n"), done
+
+
 def test_storage_that_cannot_be_reached_ends_the_job_with_75_before_the_script(base: Base, s3: S3) -> None:
     base.program("print('ran')\n")
 
@@ -369,8 +395,8 @@ READS = (
 
 
 def with_channel(base: Base, uri: str) -> dict[str, str]:
-    named = {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": f"train={uri}"}
-    return {"TOOLKIT_PLATFORM": "plain", "TOOLKIT_BASE": str(base.root), **named}
+    variables = {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": f"train={uri}"}
+    return {"TOOLKIT_PLATFORM": "plain", "TOOLKIT_BASE": str(base.root), **variables}
 
 
 def put(s3: S3, bucket: str, folder: Path, key: str, text: str) -> None:

@@ -83,7 +83,7 @@ class Hosts:
     def run(self, **more: str) -> dict[str, Done]:
         """Run all to their ends."""
         with self.start(**more) as running:
-            return {name: each.end() for name, each in running.items()}
+            return {name: end.end() for name, end in running.items()}
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def script_of(host: Live) -> int:
     return int(host.out.partition(b"pid ")[2].split()[0])
 
 
-def ended(host: Live, began_s: float) -> tuple[Done, float]:
+def await_end(host: Live, began_s: float) -> tuple[Done, float]:
     done = host.end()
     return done, time.monotonic() - began_s
 
@@ -108,8 +108,11 @@ def test_hosts_that_find_their_source_in_different_places_are_of_one_job(hosts: 
         source.mkdir()
         (source / "train.py").write_text(ENDS)
         level = 20 if name == "algo-1" else 10
-        told = {"sagemaker_submit_directory": json.dumps(str(source)), "sagemaker_container_log_level": str(level)}
-        base.hyperparameters(told)
+        hyperparameters = {
+            "sagemaker_submit_directory": json.dumps(str(source)),
+            "sagemaker_container_log_level": str(level),
+        }
+        base.hyperparameters(hyperparameters)
 
     ends = hosts.run(TOOLKIT_JOIN_S="10")
 
@@ -146,12 +149,12 @@ def test_a_failure_on_one_host_is_the_end_of_all_with_its_cause(hosts: Hosts, cu
     done = hosts.run()
 
     assert done[culprit].status == done[other].status == 1
-    for each in done.values():
-        assert each.failure is not None
-        assert each.failure.startswith(
+    for end in done.values():
+        assert end.failure is not None
+        assert end.failure.startswith(
             'ExecuteUserScriptError:\nExitCode 1\nErrorMessage "RuntimeError: boom, and nobody'
         )
-        assert f"host {culprit}" in each.failure
+        assert f"host {culprit}" in end.failure
     assert f"this host, {other}, was healthy" in str(done[other].failure)
     assert "was healthy" not in str(done[culprit].failure)
     # Who failed is said at once, of what at the end, once.
@@ -164,7 +167,7 @@ def test_a_code_of_its_own_is_the_code_of_all(hosts: Hosts) -> None:
     hosts.program("algo-1", MEETS)
     hosts.program("algo-2", RAISES.replace('raise RuntimeError("boom, and nobody else")', "os._exit(42)"))
 
-    assert {each.status for each in hosts.run().values()} == {42}
+    assert {end.status for end in hosts.run().values()} == {42}
 
 
 def test_two_hosts_that_fail_are_told_apart(hosts: Hosts) -> None:
@@ -179,7 +182,7 @@ def test_two_hosts_that_fail_are_told_apart(hosts: Hosts) -> None:
 
     done = hosts.run()
 
-    assert {each.status for each in done.values()} == {6}
+    assert {end.status for end in done.values()} == {6}
     assert "host algo-2" in str(done["algo-1"].failure)
 
 
@@ -193,8 +196,8 @@ def test_the_same_traceback_on_both_hosts_is_told_once_with_a_count(hosts: Hosts
 
     done = hosts.run()
 
-    assert {each.status for each in done.values()} == {1}
-    assert all("1 more rank with the same traceback" in str(each.failure) for each in done.values()), done
+    assert {end.status for end in done.values()} == {1}
+    assert all("1 more rank with the same traceback" in str(end.failure) for end in done.values()), done
 
 
 def test_success_is_success_when_all_have_ended_well(hosts: Hosts) -> None:
@@ -203,8 +206,8 @@ def test_success_is_success_when_all_have_ended_well(hosts: Hosts) -> None:
 
     done = hosts.run()
 
-    assert {each.status for each in done.values()} == {0}
-    assert all(each.succeeded for each in done.values())
+    assert {end.status for end in done.values()} == {0}
+    assert all(end.succeeded for end in done.values())
     assert "SECRET" not in done["algo-1"].log
 
 
@@ -214,24 +217,24 @@ def test_a_host_that_ended_well_shares_the_failure_that_comes_later(hosts: Hosts
 
     done = hosts.run()
 
-    assert {each.status for each in done.values()} == {9}
+    assert {end.status for end in done.values()} == {9}
     assert not done["algo-1"].succeeded
     assert "this host, algo-1, was healthy" in str(done["algo-1"].failure)
 
 
-@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
-def test_a_stop_of_one_host_is_a_stop_of_all(hosts: Hosts, told: str) -> None:
+@pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
+def test_a_stop_of_one_host_is_a_stop_of_all(hosts: Hosts, stopped: str) -> None:
     for name in hosts.bases:
         hosts.program(name, SAVES)
     with hosts.start() as running:
         for host in running.values():
             script_of(host)
 
-        running[told].signal(signal.SIGTERM)
+        running[stopped].signal(signal.SIGTERM)
         done = {name: host.end() for name, host in running.items()}
 
-    assert all(b"saved" in each.stdout for each in done.values())
-    assert len({each.status for each in done.values()}) == 1
+    assert all(b"saved" in end.stdout for end in done.values())
+    assert len({end.status for end in done.values()}) == 1
 
 
 def test_a_stop_of_all_hosts_at_once_lets_every_script_save(hosts: Hosts) -> None:
@@ -247,8 +250,8 @@ def test_a_stop_of_all_hosts_at_once_lets_every_script_save(hosts: Hosts) -> Non
         running["algo-2"].signal(signal.SIGTERM)
         done = {name: host.end() for name, host in running.items()}
 
-    assert all(b"saved" in each.stdout for each in done.values()), done
-    assert len({each.status for each in done.values()}) == 1
+    assert all(b"saved" in end.stdout for end in done.values()), done
+    assert len({end.status for end in done.values()}) == 1
 
 
 def test_a_leader_that_is_killed_and_started_again_at_once_ends_the_job_with_75(hosts: Hosts) -> None:
@@ -263,11 +266,9 @@ def test_a_leader_that_is_killed_and_started_again_at_once_ends_the_job_with_75(
         with hosts.start("algo-1") as again:
             done = {"algo-1": again["algo-1"].end(), "algo-2": running["algo-2"].end()}
 
-    for each in done.values():
-        assert each.status == 75
-        assert "host algo-1 vanished: its train ended, and another process was started in its place" in str(
-            each.failure
-        )
+    for end in done.values():
+        assert end.status == 75
+        assert "host algo-1 vanished: its train ended, and another process was started in its place" in str(end.failure)
     assert b" up" not in done["algo-1"].stdout
     assert b"told" in done["algo-2"].stdout
 
@@ -283,7 +284,7 @@ def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, 
 
         began_s = time.monotonic()
         running[killed].signal(signal.SIGKILL)
-        done, ended_s = ended(running[other], began_s)
+        done, ended_s = await_end(running[other], began_s)
 
     assert done.status == 75
     assert f"host {killed} vanished" in str(done.failure)
@@ -325,9 +326,9 @@ def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Host
         late = running[stopped].end()
 
     assert done.status == late.status == 75
-    said = re.search(f"host {stopped} vanished: nothing was heard of it for ([0-9.]+) s", str(done.failure))
-    assert said is not None, done.failure
-    assert 2.0 <= float(said[1]) < 60.0
+    silence = re.search(f"host {stopped} vanished: nothing was heard of it for ([0-9.]+) s", str(done.failure))
+    assert silence is not None, done.failure
+    assert 2.0 <= float(silence[1]) < 60.0
 
 
 def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
@@ -342,7 +343,7 @@ def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
             host.signal(signal.SIGCONT)
         done = {name: host.end() for name, host in running.items()}
 
-    assert {each.status for each in done.values()} == {0}
+    assert {end.status for end in done.values()} == {0}
 
 
 @pytest.mark.parametrize("culprit", ["algo-1", "algo-2"])
@@ -386,18 +387,18 @@ def test_a_late_host_is_waited_for(hosts: Hosts) -> None:
         with hosts.start("algo-2") as second:
             done = [first["algo-1"].end(), second["algo-2"].end()]
 
-    assert [each.status for each in done] == [0, 0]
+    assert [end.status for end in done] == [0, 0]
     assert b"done" not in early
 
 
-@pytest.mark.parametrize("here", ["algo-1", "algo-2"])
-def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, here: str) -> None:
-    (absent,) = hosts.bases.keys() - {here}
-    hosts.program(here, WAITS)
+@pytest.mark.parametrize("present", ["algo-1", "algo-2"])
+def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, present: str) -> None:
+    (absent,) = hosts.bases.keys() - {present}
+    hosts.program(present, WAITS)
 
     began_s = time.monotonic()
-    with hosts.start(here, TOOLKIT_JOIN_S="2") as running:
-        done = running[here].end()
+    with hosts.start(present, TOOLKIT_JOIN_S="2") as running:
+        done = running[present].end()
 
     assert done.status == 75
     assert f"waited 2 s in vain for host {absent}" in str(done.failure)
@@ -410,23 +411,23 @@ def test_a_leader_that_cannot_look_up_a_host_that_is_there_says_so(hosts: Hosts)
     for name in hosts.bases:
         hosts.program(name, ENDS)
     more = {"TOOLKIT_JOIN_S": "2", "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1"}
-    with hosts.start("nowhere.invalid") as there, hosts.start("algo-1", **more) as here:
-        done = [here["algo-1"].end(), there["nowhere.invalid"].end()]
+    with hosts.start("nowhere.invalid") as stray, hosts.start("algo-1", **more) as regular:
+        done = [regular["algo-1"].end(), stray["nowhere.invalid"].end()]
 
-    assert [each.status for each in done] == [75, 75]
-    for each in done:
-        assert "in vain for host nowhere.invalid to resolve" in str(each.failure)
+    assert [end.status for end in done] == [75, 75]
+    for end in done:
+        assert "in vain for host nowhere.invalid to resolve" in str(end.failure)
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("MASTER_PORT", "0", "MASTER_PORT: expected a port"),
         ("TOOLKIT_JOB_SECRET_FILE", "/dev/null", "a device, no regular file"),
     ],
 )
 def test_a_setting_of_the_link_that_is_none_ends_the_job_with_78(
-    hosts: Hosts, variable: str, value: str, told: str
+    hosts: Hosts, variable: str, value: str, message: str
 ) -> None:
     hosts.program("algo-1", ENDS)
     more = {"TOOLKIT_LINK_PORT": ""} if variable == "MASTER_PORT" else {}
@@ -434,7 +435,7 @@ def test_a_setting_of_the_link_that_is_none_ends_the_job_with_78(
         done = running["algo-1"].end()
 
     assert done.status == 78
-    assert told in str(done.failure)
+    assert message in str(done.failure)
 
 
 def test_a_stop_while_waiting_for_the_others_ends_within_the_grace_or_at_once_if_it_is_repeated(hosts: Hosts) -> None:
@@ -448,7 +449,7 @@ def test_a_stop_while_waiting_for_the_others_ends_within_the_grace_or_at_once_if
                 running[name].until(b"waiting up to 30 s for host ")
                 time.sleep(SAME_REQUEST_S)
                 running[name].signal(signal.SIGTERM)
-            done, took_s = ended(running[name], began_s)
+            done, took_s = await_end(running[name], began_s)
 
         assert done.status == 143
         assert b"pid" not in done.stdout
@@ -467,8 +468,8 @@ def test_a_stop_of_a_host_before_the_join_is_heard_by_the_one_that_comes_later(h
         with hosts.start(late) as second:
             done = [first[stopped].end(), second[late].end()]
 
-    assert [each.status for each in done] == [143, 143]
-    assert not any(b"pid" in each.stdout for each in done)
+    assert [end.status for end in done] == [143, 143]
+    assert not any(b"pid" in end.stdout for end in done)
 
 
 def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_path: Path) -> None:
@@ -502,12 +503,12 @@ def test_hosts_whose_names_have_addresses_that_lead_nowhere_meet(hosts: Hosts, l
     if reason := cage.network():
         pytest.skip(reason)
     names = {"algo-1": "node-a", "algo-2": "node-b"}
-    hosts.environ["TOOLKIT_HOST_ADDRESSES"] = ",".join("=".join(each) for each in names.items())
-    known = ("127.0.1.1 node-a\n10.77.0.2 node-b\n172.17.0.1 node-b\n", "10.77.0.2 node-b\n172.17.0.1 node-b\n")
+    hosts.environ["TOOLKIT_HOST_ADDRESSES"] = ",".join("=".join(pair) for pair in names.items())
+    host_files = ("127.0.1.1 node-a\n10.77.0.2 node-b\n172.17.0.1 node-b\n", "10.77.0.2 node-b\n172.17.0.1 node-b\n")
     leads = "10.77.0.3 node-a\n172.17.0.1 node-a\n" + "10.77.0.1 node-a\n" * (leader == "is found")
     with cage.Network(f"names{os.getpid()}", 2) as network, contextlib.ExitStack() as stack:
         running = {}
-        for number, (name, text) in enumerate(zip(names, (known[0], known[1] + leads), strict=True), 1):
+        for number, (name, text) in enumerate(zip(names, (host_files[0], host_files[1] + leads), strict=True), 1):
             table = hosts.folder / f"hosts-{number}"
             table.write_text(text)
             hosts.program(name, ENDS)
@@ -518,12 +519,12 @@ def test_hosts_whose_names_have_addresses_that_lead_nowhere_meet(hosts: Hosts, l
             command = (*network.prefix(number), "unshare", "--mount", "sh", "-c", script, str(table), *TRAIN)
             environ = {**hosts.environ, "TOOLKIT_JOIN_S": "60" if leader == "is found" else "6"}
             running[name] = stack.enter_context(live(hosts.bases[name], command=command, **environ))
-        done = {name: each.end() for name, each in running.items()}
+        done = {name: end.end() for name, end in running.items()}
 
     if leader == "is found":
-        assert [each.status for each in done.values()] == [0, 0]
+        assert [end.status for end in done.values()] == [0, 0]
         return
-    assert [each.status for each in done.values()] == [75, 75]
+    assert [end.status for end in done.values()] == [75, 75]
     link_port = hosts.environ["TOOLKIT_LINK_PORT"]
     assert f"10.77.0.3 port {link_port} (no answer)" in str(done["algo-2"].failure)
     assert f"172.17.0.1 port {link_port} (nothing listens there)" in str(done["algo-2"].failure)
@@ -540,7 +541,7 @@ def test_the_same_secret_from_a_file_lets_in(hosts: Hosts) -> None:
     ):
         done = [leader["algo-1"].end(), follower["algo-2"].end()]
 
-    assert [each.status for each in done] == [0, 0]
+    assert [end.status for end in done] == [0, 0]
 
 
 def test_a_second_train_of_a_host_ends_and_the_job_goes_on(hosts: Hosts, tmp_path: Path) -> None:
@@ -560,7 +561,7 @@ def test_a_second_train_of_a_host_ends_and_the_job_goes_on(hosts: Hosts, tmp_pat
     assert refused.status == 75
     assert "another train of this job is already host algo-2" in str(refused.failure)
     assert unharmed
-    assert all(b"saved" in each.stdout for each in done)
+    assert all(b"saved" in end.stdout for end in done)
 
 
 def test_without_the_link_each_host_is_on_its_own(hosts: Hosts) -> None:
@@ -624,9 +625,9 @@ def test_ports_that_are_all_taken_are_named(hosts: Hosts) -> None:
             interpreter=sys.executable,
         )
         ports = link_ports(job)
-        for own in ports[3:]:
+        for busy_port in ports[3:]:
             with contextlib.suppress(OSError):  # Another program's: taken, too.
-                stack.enter_context(socket.create_server(("127.0.0.1", own)))
+                stack.enter_context(socket.create_server(("127.0.0.1", busy_port)))
         running = stack.enter_context(hosts.start("algo-1", TOOLKIT_LINK_PORT=str(port)))
         done = running["algo-1"].end()
 
@@ -636,21 +637,21 @@ def test_ports_that_are_all_taken_are_named(hosts: Hosts) -> None:
     assert "TOOLKIT_LINK_PORT" in done.log
 
 
-@pytest.mark.parametrize("what", ["a hyperparameter", "the list of hosts"])
-def test_hosts_with_one_secret_and_other_documents_end_with_78_and_what_differs(hosts: Hosts, what: str) -> None:
+@pytest.mark.parametrize("difference", ["a hyperparameter", "the list of hosts"])
+def test_hosts_with_one_secret_and_other_documents_end_with_78_and_what_differs(hosts: Hosts, difference: str) -> None:
     for name in hosts.bases:
         hosts.program(name, ENDS)
-    if what == "a hyperparameter":
+    if difference == "a hyperparameter":
         hosts.bases["algo-2"].hyperparameters({"lr": "0.1"})
     else:
         hosts.bases["algo-2"].resources(["algo-1", "algo-2", "algo-3"], current="algo-2")
 
     done = hosts.run(TOOLKIT_JOB_SECRET="the same", TOOLKIT_JOIN_S="60")
 
-    for each in done.values():
-        assert each.status == 78
-        assert f"host algo-2 and host algo-1, the leader, are not of one job: {what} differs" in str(each.failure)
-        assert b"done" not in each.stdout
+    for end in done.values():
+        assert end.status == 78
+        assert f"host algo-2 and host algo-1, the leader, are not of one job: {difference} differs" in str(end.failure)
+        assert b"done" not in end.stdout
 
 
 def test_two_jobs_on_the_same_hosts_find_their_own_leaders(hosts: Hosts, tmp_path: Path) -> None:
@@ -685,7 +686,7 @@ def test_a_host_with_another_secret_ends_the_job_in_seconds_and_is_named_by_all(
         hosts.start("algo-1", "algo-2", TOOLKIT_JOB_SECRET="one") as running,
         hosts.start("algo-3", TOOLKIT_JOB_SECRET="other") as wrong,
     ):
-        ends = [each.end(deadline_s=60) for each in (*running.values(), *wrong.values())]
+        ends = [host.end(deadline_s=60) for host in (*running.values(), *wrong.values())]
 
     assert [done.status for done in ends] == [78, 78, 78]
     assert "link: refused a message that is not sealed with this job's key" in ends[0].log

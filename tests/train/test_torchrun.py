@@ -213,11 +213,11 @@ def test_ranks_that_ignore_the_signal_are_killed_and_nothing_is_left(ranks: Base
 @pytest.fixture
 def hosts(tmp_path: Path) -> Hosts:
     """Two hosts of a rank each."""
-    found = Hosts(tmp_path)
-    found.environ["MASTER_PORT"] = str(free_port())
-    for base in found.bases.values():
+    hosts = Hosts(tmp_path)
+    hosts.environ["MASTER_PORT"] = str(free_port())
+    for base in hosts.bases.values():
         base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "1"})
-    return found
+    return hosts
 
 
 @pytest.mark.parametrize("slow", ["algo-1", "algo-2"])
@@ -237,11 +237,11 @@ def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(host
         running["algo-2"].signal()
         done = {name: host.end() for name, host in running.items()}
 
-    for name, each in done.items():
-        assert each.status == 0, (name, each.stderr)
-        assert b"saved\n" in each.stdout
-        assert b"Traceback" not in each.stderr
-        assert b"SIGKILL to" not in each.stderr
+    for name, end in done.items():
+        assert end.status == 0, (name, end.stderr)
+        assert b"saved\n" in end.stdout
+        assert b"Traceback" not in end.stderr
+        assert b"SIGKILL to" not in end.stderr
 
 
 def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_then_goes(hosts: Hosts) -> None:
@@ -264,12 +264,12 @@ def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_the
 
     assert b"is there\n" in done["algo-2"].stdout
     assert "host algo-2 (host 2 of 2, follower)" in done["algo-2"].log
-    for name, each in done.items():
-        assert each.status == 0, (name, each.stderr)
-        assert each.succeeded
-        assert b"Traceback" not in each.stderr
-        (launcher,) = (end for end in each.outcome["exits"] if end.get("rank") is None)
-        assert launcher["signalled"], each.outcome
+    for name, item in done.items():
+        assert item.status == 0, (name, item.stderr)
+        assert item.succeeded
+        assert b"Traceback" not in item.stderr
+        (launcher,) = (end for end in item.outcome["exits"] if end.get("rank") is None)
+        assert launcher["signalled"], item.outcome
 
 
 def test_a_torchrun_whose_ranks_have_ended_goes_in_silence_when_another_host_fails(hosts: Hosts) -> None:
@@ -283,7 +283,7 @@ def test_a_torchrun_whose_ranks_have_ended_goes_in_silence_when_another_host_fai
         go.touch()
         done = {name: host.end() for name, host in running.items()}
 
-    assert {each.status for each in done.values()} == {1}
+    assert {end.status for end in done.values()} == {1}
     assert "ValueError: boom" in str(done["algo-1"].failure)
     assert b"Traceback" not in done["algo-1"].stderr
 
@@ -295,8 +295,8 @@ def test_ranks_that_end_while_others_have_yet_to_start_are_not_all(hosts: Hosts)
 
     done = hosts.run()
 
-    assert {each.status for each in done.values()} == {0}
-    assert all(each.stdout.count(b"here\n") == 4 for each in done.values())
+    assert {end.status for end in done.values()} == {0}
+    assert all(end.stdout.count(b"here\n") == 4 for end in done.values())
 
 
 def test_a_rank_that_hangs_is_seen_though_those_of_another_host_have_ended(hosts: Hosts) -> None:
@@ -305,8 +305,8 @@ def test_a_rank_that_hangs_is_seen_though_those_of_another_host_have_ended(hosts
 
     done = hosts.run(TOOLKIT_STALL_S="1")
 
-    assert {each.status for each in done.values()} == {124}
-    assert all("rank 1" in str(each.failure) for each in done.values())
+    assert {end.status for end in done.values()} == {124}
+    assert all("rank 1" in str(end.failure) for end in done.values())
 
 
 def test_neurons_compiler_has_the_time_to_compile_when_the_ranks_have_ended(ranks: Base) -> None:
@@ -362,11 +362,11 @@ def test_without_the_rank_shim_torchrun_keeps_its_ranks(ranks: Base) -> None:
 def test_a_missing_torch_is_named_with_what_to_do(ranks: Base) -> None:
     ranks.program("")
     command = [sys.executable, "-S", "-c"]
-    here = Path(__file__).parents[2]
+    root = Path(__file__).parents[2]
     packages = [path for path in sys.path if (Path(path) / "msgspec").is_dir()]
     (ranks.folder / "slim").mkdir()
     (ranks.folder / "slim/msgspec").symlink_to(Path(packages[0]) / "msgspec")
-    paths = [str(here), str(ranks.folder / "slim")]
+    paths = [str(root), str(ranks.folder / "slim")]
     code = f"import sys; sys.path[:0] = {paths}; from toolkit.cli.main import train; train()"
 
     done = ranks.train(command=[*command, code])

@@ -8,7 +8,7 @@ TRACED = "import ctypes, os, signal, sys, time\nctypes.CDLL(None).ptrace(0, 0, N
 
 
 @pytest.mark.parametrize(
-    ("then", "said"),
+    ("then", "message"),
     [
         (
             "signal.signal(signal.SIGUSR1, lambda *_: print('heard'))\nos.kill(os.getpid(), signal.SIGUSR1)\n",
@@ -18,12 +18,12 @@ TRACED = "import ctypes, os, signal, sys, time\nctypes.CDLL(None).ptrace(0, 0, N
     ],
     ids=["signal", "exec"],
 )
-def test_a_traced_script_goes_on_and_its_own_code_is_the_end(base: Base, then: str, said: bytes) -> None:
+def test_a_traced_script_goes_on_and_its_own_code_is_the_end(base: Base, then: str, message: bytes) -> None:
     base.program(TRACED + then + "sys.exit(3)\n")
 
     done = base.train(deadline_s=60)
 
-    assert done.stdout == said, done
+    assert done.stdout == message, done
     assert done.status == 3
 
 

@@ -1,19 +1,25 @@
-"""`toolkit compare NATIVE_JOB OPTIMISED_JOB ...`: savings, throughput, loss, epochs, steps, findings side by side."""
+"""`toolkit compare JOB OTHER_JOB ...`: savings, throughput, loss, epochs, steps, findings side by side."""
 
 import argparse
 import os
 import time
+from itertools import islice
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from toolkit.cli.parser import Parser, one_of
 from toolkit.cli.report import WRITERS, asked, price, write
 from toolkit.errors import UserError
+from toolkit.folders import as_absent, exists
 from toolkit.log import Log
 
 PAGE = "compare.html"
 EPILOG = """\
-The first job is the native one: all percentages are of it. JOB is a job's folder, any /opt/ml or /opt/ml/output, or a
-name that `toolkit jobs` shows. Example: toolkit compare jobs/native jobs/compiled -o -
+All percentages are of the first job. JOB is a job's folder, any /opt/ml or /opt/ml/output, or a name that `toolkit
+jobs` shows; several runs of an equal job, with commas between them, count as one side, and tell a change from noise.
+Examples: toolkit compare jobs/native jobs/compiled -o -
+          toolkit compare before-1,before-2,before-3 after-1,after-2,after-3
 """
 
 
@@ -21,8 +27,8 @@ def add(parser: Parser) -> None:
     """Declare the arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("native", metavar="NATIVE_JOB", help="the job as it was")
-    parser.add_argument("optimised", metavar="OPTIMISED_JOB", nargs="+", help="the job after a change")
+    parser.add_argument("first", metavar="JOB[,JOB...]", help="the job as it was, or several runs of it")
+    parser.add_argument("others", metavar="OTHER_JOB[,JOB...]", nargs="+", help="the job after a change")
     parser.add_argument(
         "--epochs",
         metavar="N[,N...]",
@@ -62,23 +68,32 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     from toolkit.commands.simulate.catalogue import folder_of
 
     now_s = time.time()
-    words = (arguments.native, *arguments.optimised)
-    folders = [folder_of(word, os.environ, Path.cwd()) for word in words]
-    form, target = asked(arguments, _choose_default_page(folders[0]))
-    read = [jobs.read(folder, now_s=now_s) for folder in folders]
+    words = (arguments.first, *arguments.others)
+    sides = [[folder_of(name, os.environ, Path.cwd()) for name in _split_runs(word)] for word in words]
+    form, target = asked(arguments, _choose_default_page(sides[0][0]))
+    read = [jobs.read(folder, now_s=now_s) for side in sides for folder in side]
+    labels = iter(zip(read, choose_labels(read), strict=True))
     epochs = _spread("--epochs", arguments.epochs, len(words))
     gpus = _spread("--gpus", arguments.gpus, len(words))
-    measured = [
-        measure_job(job, label, now_s=now_s, epochs=epochs[index], gpus=gpus[index])
-        for index, (job, label) in enumerate(zip(read, choose_labels(read), strict=True))
-    ]
+    measured = []
+    for side, side_epochs, side_gpus in zip(sides, epochs, gpus, strict=True):
+        first, *repeats = (
+            measure_job(job, label, now_s=now_s, epochs=side_epochs, gpus=side_gpus)
+            for job, label in islice(labels, len(side))
+        )
+        measured.append(replace(first, repeats=tuple(repeats)))
     write(build_page(measured, now_s=now_s, price=arguments.price), form, target)
     return 0
 
 
-def _choose_default_page(native: Path) -> Path:
-    """Return where the page goes by default: beside the folder of the native job, as jobs/compare.html."""
-    path = native.absolute().parent / PAGE
+def _split_runs(word: str) -> list[str]:
+    """Return the runs of one side; the name of a folder that is there may hold commas itself."""
+    return [word] if exists(word, as_absent) else [name for name in word.split(",") if name] or [word]
+
+
+def _choose_default_page(first: Path) -> Path:
+    """Return where the page goes by default: beside the folder of the first job, as jobs/compare.html."""
+    path = first.absolute().parent / PAGE
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

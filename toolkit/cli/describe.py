@@ -18,8 +18,24 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
     """Print the facts; return the exit code."""
+    from toolkit.commands.jobs.explaining import explain
+    from toolkit.commands.jobs.reading import read
     from toolkit.commands.simulate import catalogue, facts
+    from toolkit.errors import ToolkitError
+    from toolkit.job.explanation import make_document, write_text
 
-    job = facts.read_facts(catalogue.find(arguments.job, os.environ, Path.cwd()), time.time())
-    print(json.dumps(facts.document(job), indent=2) if arguments.json else facts.text(job))
+    now_s = time.time()
+    folder = catalogue.find(arguments.job, os.environ, Path.cwd())
+    job = facts.read_facts(folder, now_s)
+    try:
+        explanation = explain(read(folder, now_s=now_s), now_s=now_s)
+    except (ToolkitError, OSError):
+        explanation = None  # The job has begun this moment, or its files are gone: the facts say so.
+    if arguments.json:
+        why = None if explanation is None else make_document(explanation)
+        print(json.dumps({**facts.document(job), "Why": why}, indent=2))
+        return 0
+    if explanation is not None and explanation.state not in ("succeeded", "running"):
+        print(write_text(explanation))
+    print(facts.text(job))
     return 0

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         UserError: the folder holds no job, or the rules cannot be read.
     """
     from toolkit.commands import jobs
+    from toolkit.commands.jobs.damage import find_damage
     from toolkit.commands.report.sections.diagnosed import apply_rules
     from toolkit.commands.simulate.catalogue import folder_of
     from toolkit.diagnosis import configuration, files
@@ -63,13 +64,15 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     if not arguments.rules:
         raw = next((job_rules for host in job.hosts if (job_rules := files.rules(host.monitor)) is not None), None)
     rules = configuration.read(raw, source)
-    for note in rules.notes:
+    for note in (*job.notes, *find_damage(job), *rules.notes):
         log.warning(note)
     hosts = [
         files.read(host.monitor, host.metrics, host=host.name, is_over=job.status != "running") for host in job.hosts
     ]
-    findings = apply_rules(job, job.hosts, rules.configurations)
+    findings, unjudged = apply_rules(job, job.hosts, rules.configurations)
     print("\n".join(_describe(job, hosts, findings)))
+    for group in unjudged:
+        print("\n".join(_wrap(f"Could not judge: {', '.join(group.rules)}: {group.reason}.")))
     if arguments.rule_output is not None:
         print(f"wrote {_write_rule_output(arguments.rule_output, job, hosts, rules.configurations, findings)}")
     return 0
@@ -77,6 +80,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 def _describe(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
     from toolkit.diagnosis.folding import fold
+    from toolkit.diagnosis.units import format_value
 
     steps = sum(len(rank_steps.end_s) for evidence in hosts for rank_steps in evidence.steps.values())
     samples = sum(len(evidence.times_s) for evidence in hosts)
@@ -84,7 +88,10 @@ def _describe(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[F
     many = "no finding" if not folds else "1 finding" if len(folds) == 1 else f"{len(folds)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:
-        yield "Nothing was measured: the monitor was off, or the job too short for it (toolkit docs diagnosis)."
+        yield (
+            "Nothing was measured: the monitor was off, the job too short for it, or its files are damaged"
+            " (toolkit docs diagnosis)."
+        )
     for group in folds:
         finding = group.finding
         details = (group.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
@@ -92,11 +99,14 @@ def _describe(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[F
         yield ""
         yield from _wrap(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:
-            limit = "" if number.limit is None else f", limit {number.limit:.4g}"
+            limit = "" if number.limit is None else f", limit {format_value(number.limit, number.unit)}"
             formula = f" ({number.formula})" if number.formula else ""
             values = group.of_all(number)
-            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if group.others else ""
-            yield from _wrap(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
+            ends = " to ".join(format_value(value, number.unit) for value in (min(values), max(values)))
+            others = f" ({ends} on all of them)" if group.others else ""
+            yield from _wrap(
+                f"{number.name} = {format_value(number.value, number.unit)}{others}{limit}{formula}", "    "
+            )
         yield from _wrap(f"Try: {finding.change}", "  ")
         yield from _wrap(f"Refuted by: {finding.refuted_by}", "  ")
         if finding.note:

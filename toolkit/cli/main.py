@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
     "run": "simulate the platform on this machine: hosts, documents, channels, faults",
+    "torchrun": "run the line that follows torchrun, with causes, exit codes and stops that torchrun lacks",
+    "rerun": "run a job again as it was, and say first what cannot be the same",
     "jobs": "list the jobs of toolkit run, running and ended",
     "attach": "follow the output of a job of toolkit run to its end",
     "stop": "stop a job of toolkit run as the platform would, and wait for its end",
     "describe": "show the facts of a job of toolkit run, as DescribeTrainingJob has them",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
+    "why": "say in at most 2 kB why a job ended as it did: cause, culprit, evidence, what to do; for programs, too",
     "report": "show how a job ended and where its time went",
     "profile": "let the ranks of a running job trace their next steps",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log; show what the rules of the diagnosis find in a job",
-    "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
+    "render": "write the manifest that runs a job file on Kubernetes, Slurm, AWS Batch and others",
+    "storage": "list, fetch, add and remove what is stored of a job: checkpoints by step and time",
     "compare": "set jobs side by side: savings, throughput, loss, epochs, steps and findings",
     "partition": "decide which module of a model is on which device; draw such a decision",
     "scale": "scale learning rate and weight decay to a new batch size",
@@ -47,6 +51,7 @@ ELSEWHERE = {
     **dict.fromkeys(("kill", "cancel"), "stop"),
     **dict.fromkeys(("start", "submit", "launch", "exec"), "run"),
     **dict.fromkeys(("status", "show", "inspect"), "describe"),
+    **dict.fromkeys(("explain", "reason", "cause"), "why"),
     **dict.fromkeys(("help",), "--help"),
     **dict.fromkeys(("version",), "--version"),
 }
@@ -106,6 +111,17 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
     sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log, signals=signals))
 
 
+def torchrun(words: list[str]) -> None:
+    """Run `toolkit torchrun`. Its line is torchrun's, which this parser would misread."""
+    gc.disable()  # As for `train` (start.py).
+    fill_standard_streams(writable=False)
+    from toolkit.cli.torchrun import torchrun as run
+
+    gc.freeze()
+    gc.enable()
+    run(words)
+
+
 def mpi_agent(words: list[str]) -> None:
     """Exec mpirun's remote agent (rank/hook/mpi_agent.py). It takes ssh's options, which argparse would misread."""
     import toolkit
@@ -120,6 +136,8 @@ def main(argv: list[str] | None = None) -> None:
     use_utf_8()
     if words[:1] == ["train"]:
         guarded(partial(train, words[1:]))
+    if words[:1] == ["torchrun"]:
+        guarded(partial(torchrun, words[1:]))
     _open_standard_streams()
     if words[:1] == ["mpi-agent"]:
         mpi_agent(words[1:])
@@ -140,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.command is None:
         parser.print_help()
         sys.exit(2)
-    from toolkit.errors import ToolkitError, of_path
+    from toolkit.errors import ToolkitError, explain_path_error
     from toolkit.log import Log
 
     log = Log()
@@ -157,7 +175,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            refusal = of_path(error) or _explain_surroundings(error)
+            refusal = explain_path_error(error) or _explain_surroundings(error)
             if refusal is None:
                 raise
             log.error(str(refusal))
@@ -219,13 +237,14 @@ def _parser(commands_to_load: list[str]) -> "Parser":
     parser = Parser(
         prog="toolkit",
         description="Commands to check, simulate and deploy training jobs; `train` runs them.",
-        epilog="Options of a command: toolkit COMMAND --help. The manual: toolkit docs",
+        epilog="Options of a command: toolkit COMMAND --help. The manual: toolkit docs. The stable interface for"
+        " programs: toolkit why JOB --json",
     )
     parser.add_argument("--version", action="version", version=toolkit.__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in commands_to_load and name not in ("train", "mpi-agent"):
+        if name in commands_to_load and name not in ("train", "torchrun", "mpi-agent"):
             import_module(f"toolkit.cli.{name}").add(command)
     return parser
 

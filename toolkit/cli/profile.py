@@ -1,4 +1,4 @@
-"""`toolkit profile`: let the ranks of a running job trace their next steps."""
+"""`toolkit profile`: let the ranks of a running job trace their next steps, or merge the traces of a job."""
 
 import argparse
 import os
@@ -37,6 +37,13 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("--steps", metavar="N", type=whole, default=5, help="how many steps, 1 to 20 (default: 5)")
     parser.add_argument("--ranks", metavar="R[,R]", default="", help="one or two ranks (default: all)")
+    parser.add_argument(
+        "--merge",
+        metavar="FILE",
+        type=Path,
+        help="ask for nothing; write the traces that most ranks have of one window, the newest such, to this file"
+        " (.json.gz), with their clocks aligned; the job may have ended",
+    )
     parser.add_argument("--wait", metavar="S", type=whole, default=60, help="seconds to wait for traces (default: 60)")
 
 
@@ -45,6 +52,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.status_pages.pages import MOST_TRACED_STEPS, request_trace
 
     ranks = _parse_ranks(arguments.ranks)
+    if arguments.merge is not None:
+        from toolkit.commands.simulate.catalogue import folder_of
+
+        job = folder_of(arguments.job, os.environ, Path.cwd()) if arguments.job else _find_base("")
+        return _merge(job, ranks, arguments.merge, log)
     if not 1 <= arguments.steps <= MOST_TRACED_STEPS:
         raise UserError(
             f"expected 1 to {MOST_TRACED_STEPS} steps, found {arguments.steps}",
@@ -79,6 +91,39 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         ' TOOLKIT_PROFILE="seconds 60-75" before the job starts'
     )
     return 1
+
+
+def _merge(below: Path, ranks: tuple[int, ...], target: Path, log: Log) -> int:
+    """Write the traces of one window of *ranks*, all if there are none, of the job *below* to *target*."""
+    from toolkit.commands import jobs
+    from toolkit.traces import folder, merging
+
+    groups: dict[str, list[merging.RankTrace]] = {}
+    for host in jobs.read(below).hosts:
+        for trace_file in folder.find_trace_files(host.traces, folder.read_listings(host.traces)):
+            if trace_file.rank is not None and (not ranks or trace_file.rank in ranks):
+                groups.setdefault(trace_file.group, []).append(
+                    merging.RankTrace(path=trace_file.path, host=host.name, rank=trace_file.rank)
+                )
+    if not groups:
+        raise UserError(
+            "expected traces of ranks, found none",
+            where=str(below),
+            hint="Let them trace: toolkit profile JOB while it runs, or TOOLKIT_PROFILE before it starts.",
+        )
+    group, traces = max(reversed(groups.items()), key=lambda item: len(item[1]))  # Of equal ones the newest.
+    try:
+        offsets_s = merging.write_merged(traces, target)
+    except OSError as error:
+        where = str(error.filename or target)
+        raise UserError(
+            f"it cannot be read or written ({error.strerror})", where=where, hint="Name another file."
+        ) from None
+    for name, offset_s in offsets_s.items():
+        if offset_s:
+            log.info(f"the clock of {name} was {offset_s * 1e3:.3g} ms off by the ends of steps, and is corrected")
+    print(f"{group}: {len(traces)} ranks: {target}")
+    return 0
 
 
 def _parse_ranks(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`toolkit render`: write the manifest that runs a job file on Kubernetes, Slurm or Compose."""
+"""`toolkit render`: write the manifest that runs a job file on Kubernetes, Slurm, SkyPilot, AWS Batch and others."""
 
 import argparse
 import os
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from toolkit.commands.render.inside import Choices, Toleration
     from toolkit.job.file.job_file import JobFile
 
-IMAGE = "the image that has the toolkit (default: the job file's; slurm: none)"
+IMAGE = "the image that has the toolkit (default: the job file's; slurm: none; ray takes none)"
 KINDS = {
     "job": "a Kubernetes Indexed Job, with its service and config map",
     "jobset": "a JobSet, with its config map",
+    "trainjob": "a TrainJob of Kubeflow Trainer v2, with its runtime and config map",
     "slurm": "a batch script",
+    "sky": "a task of SkyPilot",
+    "dstack": "a task of dstack",
+    "batch": "a job definition of AWS Batch, multi-node for several hosts",
+    "ray": "the driver of a Ray job",
     "compose": "a Compose project: the hosts as containers of this machine",
 }
 
@@ -36,13 +41,20 @@ SINGLE = (
     ("--user", "UID[:GID]", "the pods' user, without any rights of root (default: the image's)"),
     ("--name", "NAME", "the name of everything (default: the job file's, with a suffix for each run)"),
 )
-KUBERNETES = ("job", "jobset")
+KUBERNETES = ("job", "jobset", "trainjob")
+# Kinds that take no image from the job file.
+WITHOUT_IMAGE = ("slurm", "ray")
 # What a job file may ask of `toolkit run` alone; a manifest has its own way to say it, or none.
 OF_RUN = ("stop-after", "kill", "interrupt", "max-wait", "backend", "memory", "shm-size")
 LEFT_OUT = {
     "job": OF_RUN,
     "jobset": OF_RUN,
+    "trainjob": OF_RUN,
     "slurm": (*OF_RUN, "image"),
+    "sky": (*OF_RUN, "max-run"),
+    "dstack": OF_RUN,
+    "batch": OF_RUN,
+    "ray": (*OF_RUN, "max-run", "image"),
     "compose": (*OF_RUN, "max-run"),
 }
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -66,6 +78,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
     parser.add_argument("--image", default="", metavar="IMAGE", help=IMAGE)
     parser.add_argument("--gpus", type=whole, default=0, metavar="N", help="GPUs of each host")
+    parser.add_argument("--gpu-type", default="", metavar="TYPE", help="the GPUs' type, as A100 (sky; dstack: any)")
     parser.add_argument("--cpus", type=whole, default=0, metavar="N", help="CPUs of each host (slurm: default: all)")
     parser.add_argument(
         "--memory", type=size, metavar="SIZE", help="memory of each host, as 64Gi (slurm: default: all)"
@@ -108,9 +121,10 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     user = _prepare_user(job_file, log) if arguments.kind == "compose" else _check_user(arguments.user)
     choices = Choices(
         user=user,
-        image=arguments.image or ((job_file.run.image or "") if arguments.kind != "slurm" else ""),
+        image=arguments.image or ((job_file.run.image or "") if arguments.kind not in WITHOUT_IMAGE else ""),
         cpus=arguments.cpus,
         gpus=arguments.gpus,
+        gpu_type=arguments.gpu_type,
         memory=arguments.memory or "",
         shm=arguments.shm,
         claims=dict(_parse_pair(text, "--claim", "WHAT=CLAIM or WHAT=CLAIM/FOLDER") for text in arguments.claim),
@@ -145,6 +159,8 @@ def _check_kind(arguments: argparse.Namespace) -> None:
     ]
     for option, value, kinds in (
         ("--claim", arguments.claim, KUBERNETES),
+        ("--image", arguments.image, tuple(kind for kind in KINDS if kind != "ray")),
+        ("--gpu-type", arguments.gpu_type, ("sky", "dstack")),
         ("--notice", arguments.notice, ("slurm",)),
         *((option, value, KUBERNETES) for option, value in kubernetes_options),
     ):
@@ -191,14 +207,23 @@ def manifest(kind: str, job_file: "JobFile", choices: "Choices", file: Path) -> 
     Raises:
         ContractError: the job or the choices lack something it needs.
     """
-    from toolkit.commands.render import compose, kubernetes, slurm
+    from toolkit.commands.render import batch, compose, dstack, kubernetes, ray, sky, slurm, trainjob
     from toolkit.commands.render.text import text
 
     if kind == "slurm":
         return slurm.script(job_file, choices, file)
-    if kind == "compose":
-        return text([compose.project(job_file, choices)])
-    return text(kubernetes.job(job_file, choices) if kind == "job" else kubernetes.jobset(job_file, choices))
+    if kind == "ray":
+        return ray.driver(job_file, choices)
+    documents = {
+        "job": kubernetes.job,
+        "jobset": kubernetes.jobset,
+        "trainjob": trainjob.train_job,
+        "compose": lambda *given: (compose.project(*given),),
+        "sky": lambda *given: (sky.task(*given),),
+        "dstack": lambda *given: (dstack.task(*given),),
+        "batch": lambda *given: (batch.definition(*given),),
+    }
+    return text(documents[kind](job_file, choices))
 
 
 def _parse_pair(text: str, option: str, expected: str) -> tuple[str, str]:

@@ -217,7 +217,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> "JobFile":
     """
     from toolkit.errors import ContractError
     from toolkit.job.file.job_file import check_job_file
-    from toolkit.job.file.options import Origin, from_arguments, joined
+    from toolkit.job.file.options import Origin, entry_places, from_arguments, joined
     from toolkit.job.file.reading import read as read_file
     from toolkit.job.file.script_arguments import STYLE, hyperparameters
     from toolkit.job.file.text_formats import is_job_file
@@ -226,22 +226,32 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> "JobFile":
     words = arguments.get("behind") or []
     job_file = folder / options_given["script"]
     is_job = is_job_file(job_file)
-    place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(options_given, is_job=is_job))
+    names = _names(options_given, is_job=is_job)
     behind: dict[str, Any] = {}
+    source = "toolkit run: the words behind --"
     if words:
-        source = "toolkit run: the words behind --"
         styled = any(pair.partition("=")[0] in STYLE for pair in options_given.get("env") or ())
         behind = {"hyperparameter": hyperparameters(words, source, as_typed=not styled), "env": STYLE}
         hyperparameters_given = {pair.partition("=")[0] for pair in options_given.get("hyperparameter") or ()}
         if twice := next((name for name in behind["hyperparameter"] if name in hyperparameters_given), None):
             hint = f"Leave out one of the two, the option or --hyperparameter {twice}."
             raise ContractError(f"expected each hyperparameter once, found {twice} twice", where=source, hint=hint)
-    if not is_job:
-        beside = joined(behind, from_arguments(options_given, folder, place))
-        return check_job_file(beside, place, folder=folder, stamp=stamp)
-    options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
-    beside = joined(behind, from_arguments({**options_given, "script": None}, folder, place))
-    return check_job_file(joined(options, beside), place, folder=folder, stamp=stamp)
+    options: dict[str, Any] = {}
+    if is_job:
+        options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
+        options_given["script"] = None
+    where = str(job_file) if is_job else "toolkit run"
+    by_arguments = from_arguments(options_given, folder, Origin(where=where, names=names))
+    entries = {
+        **entry_places(behind, source + ": {name}"),
+        **entry_places(by_arguments, "toolkit run: --{option} {name}"),
+    }
+    return check_job_file(
+        joined(options, joined(behind, by_arguments)),
+        Origin(where=where, names=names, entries=entries),
+        folder=folder,
+        stamp=stamp,
+    )
 
 
 def _names(arguments: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:

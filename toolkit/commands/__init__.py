@@ -1,1 +1,1 @@
-"""What the commands of `toolkit` do for people, one folder a group of commands."""
+"""The commands of `toolkit` for people, one folder a group of commands."""

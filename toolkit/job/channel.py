@@ -20,7 +20,7 @@ class Channel(Record, frozen=True, kw_only=True):
     sharded: bool = False
     """Each host gets a share of the files."""
     uri: str = ""
-    """Where the files are in storage; "": in `folder`."""
+    """The place of the files in storage; "": in `folder`."""
     file_system: FileSystemAccess = ""
     """In a job file: all hosts have the folder itself, as one of EFS or FSx, to read from or to write to as well; "":
     they do not."""

@@ -31,7 +31,7 @@ class Cluster(Record, frozen=True, kw_only=True):
     distribution_groups: tuple[str, ...] = ()
     """The names of the groups whose hosts take part."""
     instance_type: str = "local"
-    """That of this host."""
+    """The instance type of this host."""
     interface: str = "eth0"
     """The network interface to the other hosts; "": that of the default route, which a Job no longer leaves open."""
     topology: Any = None

@@ -50,7 +50,7 @@ class Recompilation(Record, frozen=True, kw_only=True):
 
 
 class Compilation(Record, frozen=True, kw_only=True):
-    """What the compiler did in the lowest rank of the host."""
+    """The compiler's work in the lowest rank of the host."""
 
     framework: Annotated[Literal["torch", "tensorflow"], meaning("the framework whose compiler it is")]
     rank: Annotated[int, meaning("the rank that these figures are of: the host's lowest")] = 0

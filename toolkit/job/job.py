@@ -10,7 +10,9 @@ from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import STRATEGIES, Strategy
+from toolkit.job.torchrun_line import TorchrunLine
 from toolkit.records import Record
+from toolkit.series.preparation import Preparation
 from toolkit.settings import ArgumentStyle, Settings
 
 # The part of the platform's time kept for SIGKILL, the last output and the report; a third if the time is below 30 s.
@@ -32,7 +34,7 @@ class Script(Record, frozen=True, kw_only=True):
     through: tuple[str, ...] = ()
     """The program that starts a command which the kernel cannot execute, as ("/bin/sh",) if it has no "#!"."""
     flaw: str = ""
-    """What is wrong with a command's text, which may fail for it, and how to mend it; "" for nothing."""
+    """The flaw of a command's text, which may fail for it, and how to mend it; "" for nothing."""
 
 
 class Folders(Record, frozen=True, kw_only=True):
@@ -62,18 +64,22 @@ class Folders(Record, frozen=True, kw_only=True):
     def success(self) -> Path:
         return self.output / "success"
 
+    @property
+    def manifest(self) -> Path:
+        return self.output / "manifest.json"
+
 
 class Job(Record, frozen=True, kw_only=True):
     """One host's job: what the user asks for, on this host among the job's hosts."""
 
     spec: JobSpec
-    """What the user asks for, with the values that the platform adds."""
+    """The options that the user chose, with the values that the platform adds."""
     settings: Settings
     cluster: Cluster
     machine: Machine
     folders: Folders
     strategy: Strategy
-    """How this host's ranks start: as the spec has it, "script" on a host outside the distribution."""
+    """The strategy of this host's ranks: as the spec has it, "script" on a host outside the distribution."""
     environ: dict[str, str]
     """The environment of `train`."""
     interpreter: str
@@ -86,9 +92,9 @@ class Job(Record, frozen=True, kw_only=True):
     monitor: Monitor | None = None
     """The system monitor that runs beside the script, None: off."""
     exports: Exports = Exports()
-    """Where metrics go besides."""
+    """The targets of metrics besides the files."""
     compiler: Compiler | None = None
-    """What the ranks compile, None: nothing."""
+    """The models that the ranks compile; None: none."""
     sidecar: str = ""
     """The program of toolkit/rank/hook that runs beside the leader's script and reports to the platform, "": none."""
     stop_within_s: float = 30.0
@@ -96,11 +102,15 @@ class Job(Record, frozen=True, kw_only=True):
     stopped_is_success: bool = False
     """A script that ends with 0 after SIGTERM has succeeded."""
     arguments: tuple[str, ...] | None = None
-    """What a framework plug-in gives its script, None: what the hyperparameters make."""
+    """The arguments that a framework plug-in gives its script, None: those that the hyperparameters make."""
     variables: dict[str, str] = {}
     """The variables that a framework plug-in gives its script beside the contract's."""
     nested: bool = False
     """Another `train` runs the program that asked for this job."""
+    torchrun: TorchrunLine | None = None
+    """The command line of torchrun that the job is, None for every other job."""
+    preparations: tuple[Preparation, ...] = ()
+    """What `train` has done for it until now, with the time that it took."""
     port: int = 0
     """The port that `train` found free for a job of one host, 0: it has not chosen one."""
 

@@ -20,7 +20,7 @@ class DebuggerFiles(Record, frozen=True, kw_only=True):
     most_s: float = 60.0
     """A file is closed after this time."""
     sampled_s: float | None = None
-    """How long samples are written, from the job's start; None: until its end."""
+    """Seconds for which samples are written, from the job's start; None: until its end."""
 
 
 class Monitor(Record, frozen=True, kw_only=True):

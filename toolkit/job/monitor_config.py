@@ -5,6 +5,7 @@ from typing import Literal
 
 from toolkit.job.monitor import Monitor
 from toolkit.records import Record
+from toolkit.series.start_up import HostStart
 
 NAME = "monitor-config.json"
 RANKS = "ranks"
@@ -26,12 +27,16 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
     """The folder of the ranks' status pages and rings of steps."""
     cores: int
     """The number of cores of the host."""
+    has_neighbours: bool = False
+    """True: other hosts of the job run on the same machine."""
     gpus: tuple[str, ...] = ()
     """The command of the process that asks NVML, empty where the host has no NVIDIA GPU."""
     latest: Path | None = None
     """The file of the newest sample, for the exporters; None: there are none."""
     metrics_bytes: int = 0
     """The length of metrics.jsonl before this attempt."""
+    start: HostStart = HostStart()
+    """What `train` did before it started the ranks."""
     compares: Literal["host", "job", "none"] = "host"
     """The ranks that the rules of this monitor compare: of this "host" (which has no link to others), of the whole
     "job" (the leader), or "none" (the leader's monitor compares this host's)."""

@@ -1,4 +1,4 @@
-"""How processes and the job ended."""
+"""The ends of processes and of the job."""
 
 import signal
 from typing import Annotated, Final, Literal
@@ -79,15 +79,13 @@ UNFINISHED_S = 2.0
 
 
 class EarlyExit(Record, frozen=True, kw_only=True):
-    """A rank that ended with 0 by itself: the cause if the other ranks then lost it.
-
-    `at_ns`: its end, on the monotonic clock of the host that holds this value.
-    """
+    """A rank that ended with 0 by itself: the cause if the other ranks then lost it."""
 
     host: str
     process: str
     pid: Annotated[int, Meta(ge=0)]
     at_ns: int
+    """Its end, on the monotonic clock of the host that holds this value."""
     rank: Annotated[int, Meta(ge=0)] | None = None
     local_rank: int | None = None
 
@@ -135,7 +133,7 @@ class DetectedHang(Record, frozen=True, kw_only=True):
 
 
 class RuleMatch(Record, frozen=True, kw_only=True):
-    """Why a log rule ended the job: the exit code of its action, what it matched, and when."""
+    """The match by which a log rule ended the job."""
 
     exit_code: int
     at_ns: int
@@ -144,7 +142,7 @@ class RuleMatch(Record, frozen=True, kw_only=True):
 
 
 class PhaseEnd(Record, frozen=True, kw_only=True):
-    """What the supervisor observed of a phase, an install or the script: the input of the verdict."""
+    """The supervisor's account of a phase, an install or the script: the input of the verdict."""
 
     name: str
     """The phase: "install" or "script"."""
@@ -170,7 +168,7 @@ class PhaseEnd(Record, frozen=True, kw_only=True):
     """By process name: what reported the failure of such a child ("CalledProcessError in train.py:12"). `exceptions`
     then has the child's exception in place of that one."""
     user_paths: tuple[str, ...] = ()
-    """What is in the paths of the user's own code (train/verdict/error_frame.py)."""
+    """Parts of the paths of the user's own code (train/verdict/error_frame.py)."""
     stopped_by: int | None = None
     """The signal that asked `train` to stop."""
     stopped_at_ns: int | None = None
@@ -198,14 +196,14 @@ class PhaseEnd(Record, frozen=True, kw_only=True):
     open_files: tuple[int, int] | None = None
     """The (soft, hard) limit of open files that the processes were started with."""
     long_lines: int = 0
-    """How many lines above 1 MiB were relayed in pieces."""
+    """The number of lines above 1 MiB that were relayed in pieces."""
     notes: tuple[str, ...] = ()
     """Further lines for the report."""
 
 
-# Computed once and never changed. Its JSON is output/outcome.json (docs/outcome.md, which outcome_schema.py generates).
+# Computed once and never changed. Its JSON is output/outcome.json (document_schemas.py makes docs/outcome.md).
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the job ended on this host."""
+    """The end of the job on this host."""
 
     schema_version: Annotated[Literal[1], meaning("the version of this file's format")] = SCHEMA_VERSION
     status: Annotated[

@@ -112,11 +112,11 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     """"agent": mpirun asks `train` for daemons on other hosts; "daemon": the process asks `train` for the command that
     it becomes."""
     tags: Tags | None = None
-    """How the output of ranks is tagged that this process relays; None: it relays none."""
+    """The tags of the output of ranks that this process relays; None: it relays none."""
     optional: bool = False
     """A service whose failure, also to start, does not fail the job."""
     gives: str = ""
-    """What the job lacks once an optional service has ended, for the log."""
+    """The loss to the job once an optional service has ended, for the log."""
     masked: bool = False
     """Its output is relayed line by line, with secrets masked."""
 
@@ -132,6 +132,8 @@ class Phase(Record, frozen=True, kw_only=True):
     """The kind that its failure text begins with."""
     skip_if: Path | None = None
     """The step is skipped where this file exists."""
+    choice: str = ""
+    """The way that was chosen of several, and the reason."""
     together: bool = False
     """No host begins it before all are ready."""
     services: tuple[ProcessSpec, ...] = ()
@@ -164,7 +166,7 @@ class Plan(Record, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     """Modules that the script's interpreter must have."""
     choice: str = ""
-    """Which of several ways was chosen, and why."""
+    """The way that was chosen of several, and the reason."""
     notes: tuple[str, ...] = ()
     """Warnings for the log."""
 

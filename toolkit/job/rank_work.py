@@ -32,11 +32,17 @@ class RankWork(Record, frozen=True, kw_only=True):
     """Backward without the wait for other ranks at its end."""
     optimizer_s: Seconds
     checkpoint_s: Seconds
+    evaluation_s: Seconds = 0.0
+    collection_s: Seconds = 0.0
+    """Garbage collections."""
+    pause_s: Seconds = 0.0
+    """What lies between the steps and is nothing of the above."""
 
     @property
     def own_s(self) -> float:
         """Return the seconds that the rank's own work takes a step."""
-        return self.data_s + self.forward_s + self.own_backward_s + self.optimizer_s + self.checkpoint_s
+        training_s = self.data_s + self.forward_s + self.own_backward_s + self.optimizer_s + self.checkpoint_s
+        return training_s + self.evaluation_s + self.collection_s + self.pause_s
 
 
 class TraceAsked(Record, frozen=True, kw_only=True):

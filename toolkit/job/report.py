@@ -9,7 +9,7 @@ REPORT = "job.json"
 
 
 class HostReport(Record, frozen=True, kw_only=True):
-    """How one host ended. `exit_code`: of its `train` (128 + number if a signal killed it). `cause`: what happened on
+    """The end of one host. `exit_code`: of its `train` (128 + number if a signal killed it). `cause`: what happened on
     this host, which need not be the cause of the job's failure."""
 
     exit_code: int | None
@@ -18,52 +18,58 @@ class HostReport(Record, frozen=True, kw_only=True):
 
 
 class Interruption(Record, frozen=True, kw_only=True):
-    """A spot interruption: the platform took all hosts, to start the job again on new ones. Times are UTC.
-
-    `time`: of SIGTERM. `end_time`: of the last host's end. `resumed_time`: of the next start, "" if there was none.
-    `training_seconds`: for which the hosts of the interrupted start ran. `checkpoint_time`: of the last change that
-    it made in the folder of --checkpoints, "" if it made none. `hosts`: how each ended. `folder`: where its hosts
-    and logs are, a job folder itself, relative to the job's; "" if no start followed.
-    """
+    """A spot interruption: the platform took all hosts, to start the job again on new ones. Times are UTC."""
 
     time: str
+    """The time of SIGTERM."""
     end_time: str
+    """The end of the last host."""
     resumed_time: str = ""
+    """The next start; "" if there was none."""
     training_seconds: float = 0.0
+    """Seconds for which the hosts of the interrupted start ran."""
     checkpoint_time: str = ""
+    """The last change that the start made in the folder of --checkpoints; "" if it made none."""
     hosts: dict[str, HostReport] = {}
+    """The end of each host."""
     folder: str = ""
+    """The folder of the start's hosts and logs, a job folder itself, relative to the job's; "" if no start followed."""
 
 
 class JobReport(Record, frozen=True, kw_only=True):
-    """The content of job.json. Times are UTC.
-
-    `training_seconds`: from the first start to the end. `billable_seconds`: hosts x the time for which they ran, which
-    is `training_seconds` without `waited_seconds`, those between an interruption and the next start.
-    `misread`: the metrics whose regex reads some numbers wrong.
-    `managed_spot`: interruptions were asked for. `checkpoint_time`: of the job folder of an interrupted start alone, as
-    in Interruption.
-    """
+    """The content of job.json. Times are UTC."""
 
     name: str
     status: Literal["InProgress", "Completed", "Failed", "Stopped"]
     secondary_status: str = ""
     failure_reason: str = ""
     failed_host: str = ""
+    """The host whose failure is the cause."""
     exit_code: int | None = None
     hosts: dict[str, HostReport] = {}
+    """The end of each host."""
     start_time: str = ""
     end_time: str = ""
     training_seconds: float = 0.0
+    """Seconds from the first start to the end."""
     billable_seconds: float = 0.0
+    """Hosts x the seconds for which they ran, which is `training_seconds` without `waited_seconds`."""
     metrics: dict[str, float | str] = {}
+    """The last value of each metric."""
     misread: tuple[str, ...] = ()
+    """The metrics whose regex reads some numbers wrong."""
     artifacts: dict[str, str] = {}
+    """Paths relative to the job folder."""
     notes: tuple[str, ...] = ()
+    max_run_seconds: float | None = None
+    """The seconds of training after which the job is stopped; None: it has no such limit."""
     managed_spot: bool = False
+    """Interruptions were asked for."""
     waited_seconds: float = 0.0
+    """Seconds between an interruption and the next start."""
     interruptions: tuple[Interruption, ...] = ()
     checkpoint_time: str = ""
+    """Of the job folder of an interrupted start alone, as in Interruption."""
 
 
 def seconds_of(time: str) -> float | None:

@@ -58,6 +58,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     """The user's own."""
     argument_style: ArgumentStyle = "sagemaker"
     """Used if TOOLKIT_ARGUMENT_STYLE is not set."""
+    arguments: tuple[str, ...] = ()
+    """Words behind those of the hyperparameters."""
     channels: tuple[Channel, ...] = ()
     metric_definitions: tuple[tuple[str, str], ...] = ()
     """(name, regular expression) of each."""
@@ -70,7 +72,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     profiler: Monitor | None = None
     """The monitor of profilerconfig.json."""
     monitor: bool | None = None
-    """Whether the job file wants a monitor; None: it does not say."""
+    """True if the job file wants a monitor; None: it does not say."""
     serves_tensorflow: bool = False
     """The model is meant for TensorFlow Serving."""
     compiles: bool = False
@@ -85,5 +87,5 @@ class JobSpec(Record, frozen=True, kw_only=True):
     log_level: int = 20
     """A number of Python's logging."""
     intermediate_uri: str = ""
-    """Where output/intermediate is uploaded while the script runs; "": it is not."""
+    """The storage to which output/intermediate is uploaded while the script runs; "": it is not."""
     platform_values: PlatformValues = PlatformValues()

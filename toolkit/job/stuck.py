@@ -13,7 +13,7 @@ Activity = Literal["waits", "works", "unclear", "silent", "unobserved"]
 
 
 class StuckRank(Record, frozen=True, kw_only=True):
-    """Where one rank is in a job that hangs."""
+    """The place of one rank in a job that hangs."""
 
     process: Annotated[str, Meta(max_length=256, description="the process: rank 3, or script")]
     activity: Annotated[
@@ -31,6 +31,9 @@ class StuckRank(Record, frozen=True, kw_only=True):
     ] = ""
     line: Annotated[int, Meta(ge=0, description="the line of that frame")] = 0
     function: Annotated[str, Meta(max_length=512, description="the function of that frame")] = ""
+    call: Annotated[
+        str, Meta(max_length=512, description="the library's function that it waits in (all_reduce); empty: not known")
+    ] = ""
 
 
 def culprits(ranks_by_host: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str, str]]:
@@ -60,7 +63,8 @@ def culprits(ranks_by_host: Mapping[str, Iterable[StuckRank]]) -> list[tuple[str
 
 def described(ranks_by_host: Mapping[str, Iterable[StuckRank]], *, alone: bool) -> list[str]:
     """Return the description of a hang: the ranks that the others wait for, with their hosts unless the job has one
-    host (*alone*); if there are none, where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at ..."."""
+    host (*alone*); if there are none, where all ranks are: "rank 0 at train.py:12 in step (all_reduce)", "ranks 1-3
+    at ...". Where they wait in different calls, which never meet, the first begins with that."""
     ranks = {host: tuple(host_ranks) for host, host_ranks in ranks_by_host.items()}
     sentences = [words if alone else f"{words} on host {host}" for host, words in culprits(ranks)] or _places(
         ranks, alone
@@ -69,18 +73,22 @@ def described(ranks_by_host: Mapping[str, Iterable[StuckRank]], *, alone: bool) 
 
 
 def _places(ranks_by_host: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> list[str]:
-    groups: dict[tuple[str, int, str], list[str]] = {}
+    groups: dict[tuple[str, int, str, str], list[str]] = {}
     for host, host_ranks in ranks_by_host.items():
         for rank in host_ranks:
             if rank.file:
                 of_job = alone or rank.process.startswith("rank ")  # Each host has its own "script".
                 name = rank.process if of_job else f"{rank.process} on host {host}"
-                groups.setdefault((rank.file, rank.line, rank.function), []).append(name)
+                groups.setdefault((rank.file, rank.line, rank.function, rank.call), []).append(name)
+    activities = {rank.activity for host_ranks in ranks_by_host.values() for rank in host_ranks}
+    calls = {rank.call for host_ranks in ranks_by_host.values() for rank in host_ranks}
+    differ = "the ranks wait in different calls: " if activities == {"waits"} and len(calls - {""}) > 1 else ""
     ordered = sorted(groups.items(), key=lambda group: min(map(_number, group[1])))
-    return [
-        f"{_listed(names)} at {file.rpartition('/')[2]}:{line} in {function}"
-        for (file, line, function), names in ordered
+    places = [
+        f"{_listed(names)} at {file.rpartition('/')[2]}:{line} in {function}{f' ({call})' if call else ''}"
+        for (file, line, function, call), names in ordered
     ]
+    return [f"{differ}{places[0]}", *places[1:]] if places else []
 
 
 def _listed(names: list[str]) -> str:

@@ -65,7 +65,7 @@ class Traced:
 
     @property
     def seams(self) -> frozenset[int]:
-        """Where quotes and backslashes were dropped: there, too, a word begins and ends."""
+        """Return the places of dropped quotes and backslashes: there, too, a word begins and ends."""
         return frozenset(self._layers[-1].begins)
 
     def origin(self, start: int, end: int) -> Span:
@@ -89,7 +89,7 @@ class Traced:
 
 
 class _Layer:
-    """What one pass has replaced: spans in the new text, and in the one before it."""
+    """The replacements of one pass: spans in the new text, and in the one before it."""
 
     def __init__(self) -> None:
         self.begins: list[int] = []

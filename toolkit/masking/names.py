@@ -6,6 +6,7 @@ pad_token) are "never" or "random".
 """
 
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -138,6 +139,38 @@ def strength(name: str) -> Strength:
     )
 
 
+def _is_path(name: str, text: str) -> bool:
+    """PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS."""
+    return text.startswith(("/", "~/", "./")) and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE"))
+
+
+def _is_placeholder(_name: str, text: str) -> bool:
+    return compiled(_PLACEHOLDER).fullmatch(compiled(rf"^{_SCHEME}").sub("", text)) is not None
+
+
+def _is_token_of_text(_name: str, text: str) -> bool:
+    return any(character in text for character in _OF_TOKENIZERS)
+
+
+def _is_variable(_name: str, text: str) -> bool:
+    return compiled(_VARIABLE).fullmatch(text) is not None and strength(text) == "always"
+
+
+def _is_data_source(name: str, text: str) -> bool:
+    """The name of a data source, without credentials."""
+    return words(name)[-1:] in (["dsn"], ["dsns"]) and not any(character in text for character in ":=@")
+
+
+# (name, text) -> True if *text* is none of the secrets that *name* stands for.
+_NO_SECRETS: tuple[Callable[[str, str], bool], ...] = (
+    _is_path,
+    _is_placeholder,
+    _is_token_of_text,
+    _is_variable,
+    _is_data_source,
+)
+
+
 def is_secret(name: str, value: object) -> bool:
     """True if *value* must not be shown under *name* (api_key=..., HF_TOKEN=...; not max_tokens=512)."""
     if value is None or isinstance(value, bool):
@@ -148,15 +181,8 @@ def is_secret(name: str, value: object) -> bool:
     if not isinstance(value, str | int | float):
         return kind == "always" and bool(value)
     text = str(value).strip()
-    if text.startswith(("/", "~/", "./")) and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
-        return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: paths.
-    bare_text = compiled(rf"^{_SCHEME}").sub("", text)
-    if compiled(_PLACEHOLDER).fullmatch(bare_text) or any(character in text for character in _OF_TOKENIZERS):
+    if any(is_no_secret(name, text) for is_no_secret in _NO_SECRETS):
         return False
-    if compiled(_VARIABLE).fullmatch(text) and strength(text) == "always":
-        return False
-    if words(name)[-1:] in (["dsn"], ["dsns"]) and not any(character in text for character in ":=@"):
-        return False  # The name of a data source.
     if compiled(_NUMBER).fullmatch(text) and sum(character.isdigit() for character in text) < LEAST_NUMBER:
         return kind == "always" and any(part.endswith(_ANY_NUMBER) for part in words(name))
     return kind == "always" or looks_random(text)

@@ -19,14 +19,16 @@ _START = r"(?:(?<![A-Za-z0-9_\-])|(?<=\\[nrt]))"
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """The form of one service's secret. `hints`: lower-case texts; a text with such a secret contains one of them.
-    `within`: the hint stands within the secret, not at its start."""
+    """The form of one service's secret."""
 
     id: str
     source: str
+    """The name of a Source."""
     hints: tuple[str, ...]
+    """Lower-case texts; a text with such a secret contains one of them."""
     pattern: str
     within: bool = False
+    """The hint stands within the secret, not at its start."""
 
 
 class Source(Record, frozen=True, kw_only=True):
@@ -36,7 +38,9 @@ class Source(Record, frozen=True, kw_only=True):
     version: str
     licence: str
     address: str
+    """A URL, or a page of the documentation."""
     changes: str
+    """The changes that were made to its patterns."""
 
 
 class _File(Record, frozen=True, kw_only=True):

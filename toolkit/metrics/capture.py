@@ -5,7 +5,7 @@ The result is defined line by line: for each definition `pattern.search` on the 
 float (tests/metrics/test_capture.py implements that definition and compares). How it is computed:
 
 1. Most lines hold no metric. `bytes.find` looks in the whole block for the literal that each pattern must match
-   (tree.py); only lines with that literal are cut out, decoded and searched.
+   (literal.py); only lines with that literal are cut out, decoded and searched.
 2. Before that, `bytes.find` looks for one character that all literals share (the gate): `memchr` is 30 times faster. If
    too many lines hold that character, the rest of the block is searched for the literals at once.
 3. A watch interrupts a match that takes too long (guard.py; it needs a signal, so it is an argument). The definition is
@@ -22,8 +22,8 @@ from typing import Protocol
 
 from toolkit.masking.excerpt import beginning
 from toolkit.metrics.definition import STEP, Definition
+from toolkit.metrics.literal import Literal, mandatory
 from toolkit.metrics.sample import Sample, number, whole
-from toolkit.metrics.tree import Literal, mandatory
 
 # Characters. Of a longer line, the first and the last half of this are searched. A match that touches the cut does not
 # count, because the number may go on there. An endless line (a progress bar) must have a limited cost.

@@ -30,10 +30,14 @@ class _Row(Record, frozen=True, kw_only=True):
 
     name: str
     value: float | Literal["NaN", "Infinity", "-Infinity"]
+    """JSON has no NaN and no infinity: these are text."""
     time_s: float
+    """Seconds since the epoch."""
     host: str
     rank: int | None = None
+    """None: of no rank."""
     step: int | None = None
+    """None: of no step."""
 
 
 class SampleFile:

@@ -9,21 +9,22 @@ from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
 
 
-class SampleReader:
+class MetricsTail:
     """Reads each line of a growing metrics.jsonl once. *skip_bytes*: without so many bytes at its
     start, which must end with a line."""
 
     def __init__(self, path: Path, *, skip_bytes: int = 0) -> None:
         self._path = path
-        self._offset = skip_bytes
+        self.offset = skip_bytes
+        """The length of the part of the file whose samples were yielded."""
 
-    def new(self) -> Iterator[Sample]:
+    def read_new(self) -> Iterator[Sample]:
         """Yield the samples written since the last call."""
         try:
-            if self._path.stat().st_size <= self._offset:
+            if self._path.stat().st_size <= self.offset:
                 return
             with files.opened(self._path) as file:
-                file.seek(self._offset)
+                file.seek(self.offset)
                 yield from decoded(self._whole(file))
         except OSError:
             return  # The file does not exist (yet).
@@ -32,5 +33,5 @@ class SampleReader:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # `train` has not written the rest of the line yet.
-            self._offset += len(line)
+            self.offset += len(line)
             yield line

@@ -1,18 +1,18 @@
 """Pure: finds definitions that would record wrong numbers, at the start of the job.
 
-A text that the regex should match is made from its parse tree, with a probe in place of the value, and the regex is
-tried on it. If that fails even with 0.5, there is no warning.
+A text that the regex should match is made from the regex itself, token by token, with a probe in place of the value,
+and the regex is tried on it. If that fails even with 0.5, as it does where a branch or a reference decides, there is no
+warning.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from toolkit.metrics.capture import SHORT_TEXT, OverrunError, Watch
 from toolkit.metrics.definition import Definition
+from toolkit.metrics.literal import TOKEN
 from toolkit.metrics.sample import number
-from toolkit.metrics.tree import parse
 
 # What Python prints for small and large floats: str(4.5e-05), str(1e-05), str(1.5e16).
 SCIENTIFIC = ("4.5e-05", "1e-05", "1.5e+16")
@@ -39,6 +39,8 @@ _OF_TRAINER = ("grad_norm", "_runtime", "_samples_per_second", "_steps_per_secon
 _REPEATS = 20
 # Tried for "any character of this class"; the first that fits.
 _CANDIDATES = " a1=:,-_./\"'()[]{}<>|#%+*;&@!?~^$\\`AzZ09\té"
+# Characters for escapes that stand for several, or for none.
+_OF_ESCAPE = {"d": "1", "D": " ", "s": " ", "S": "a", "w": "a", "W": " ", "t": "\t", **dict.fromkeys("bBAZ", "")}
 
 
 def warnings(definition: Definition, watch: Watch) -> tuple[str, ...]:
@@ -229,10 +231,57 @@ def _found(definition: Definition, text: str, watch: Watch) -> float | None:
 
 
 def _text(definition: Definition, probe: str) -> str | None:
+    span = _group_span(definition.regex, definition.value_group)
+    if span is None:
+        return None
+    after = definition.regex[span[1] :].lstrip("*+?")  # An optional value is there.
+    return _written(definition.regex[: span[0]], -1) + probe + _written(after, 0)
+
+
+def _written(regex: str, branch: int) -> str:
+    """Return a text that *regex*, a part of one, matches in most cases.
+
+    *branch*: the one that is taken of those outside of groups that are closed: the last one of what stands before the
+    value (-1), the first of what stands behind it (0).
+    """
+    # For each group that is open, the outermost first: what opened it, and the pieces of each of its branches.
+    levels: list[tuple[str, list[list[str]]]] = [("", [[""]])]
+    for token in TOKEN.finditer(regex):
+        pieces = levels[-1][1][-1]
+        if token["opens"]:
+            levels.append((token["opens"], [[""]]))
+        elif token["closes"]:
+            kind, branches = levels.pop()
+            text = "" if kind in ("(?!", "(?<!") else "".join(branches[0])
+            if levels:
+                levels[-1][1][-1].append(text)
+            else:  # It closes a group around the value, which is there: its repeat does not count.
+                levels.append(("", [[text, ""]]))
+        elif token["branch"]:
+            levels[-1][1].append([""])
+        elif token["escape"]:
+            pieces.append(_OF_ESCAPE.get(token["escape"], token["escape"]))
+        elif token["class"]:
+            pieces.append(_fitting(token["class"]))
+        elif token["repeat"]:
+            least = int(token["least"] or 0) if token["repeat"][0] == "{" else token["repeat"][0] == "+"
+            pieces[-1] *= min(least, _REPEATS)
+        elif token["character"]:
+            pieces.append(" " if token["character"] == "." else token["character"])
+    return "".join("".join(branches[branch]) for _, branches in levels)
+
+
+def _fitting(class_: str) -> str:
+    """Return a character that *class_* matches: one that logs hold or that it names, "" if none of them fits."""
+    from warnings import catch_warnings, simplefilter
+
     try:
-        return _Writer(definition.value_group, probe).write(parse(definition.regex))
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        return None  # A tree of an unknown shape or too deep, or a class that no known character fits.
+        with catch_warnings():
+            simplefilter("ignore")  # "Possible nested set": definition.py compiles the whole regex in the same way.
+            of_class = re.compile(class_)
+    except re.error:
+        return ""
+    return next((character for character in (*_CANDIDATES, *class_) if of_class.match(character)), "")
 
 
 def suggestion(definition: Definition, watch: Watch) -> str:
@@ -280,97 +329,3 @@ def _group_span(regex: str, group: int) -> tuple[int, int] | None:
 def _and(words: Iterable[str], last: str = "and") -> str:
     *front, end = words
     return f"{', '.join(front)} {last} {end}" if front else end
-
-
-class _Writer:
-    """Writes a short text that a parse tree matches, with *probe* as the text of one group."""
-
-    def __init__(self, group: int, probe: str) -> None:
-        self._group = group
-        self._probe = probe
-        self._groups: dict[int, str] = {}
-
-    def write(self, tree: Any) -> str:
-        return "".join(self._one(str(operation), argument) for operation, argument in tree)
-
-    def _one(self, name: str, argument: Any) -> str:
-        if name == "LITERAL":
-            return chr(int(argument))
-        if name == "SUBPATTERN":
-            return self._subpattern(argument[0], argument[3])
-        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            least, _, inner = argument
-            return self.write(inner) * min(max(int(least), int(self._leads(inner))), _REPEATS)
-        if name == "BRANCH":
-            return self.write(next((branch for branch in argument[1] if self._leads(branch)), argument[1][0]))
-        if name in ("IN", "NOT_LITERAL", "ANY"):
-            return _fitting(name, argument)
-        if name == "ASSERT":
-            return self.write(argument[1])  # The text that must be beside the match.
-        if name in ("AT", "ASSERT_NOT"):
-            return ""
-        if name == "GROUPREF":
-            return self._groups[argument]
-        if name == "ATOMIC_GROUP":
-            return self.write(argument)
-        raise ValueError(name)
-
-    def _subpattern(self, group: int | None, inner: Any) -> str:
-        text = self._probe if group == self._group else self.write(inner)
-        if group is not None:
-            self._groups[group] = text
-        return text
-
-    def _leads(self, tree: Any) -> bool:
-        """True if *tree* contains the value's group."""
-        return any(
-            (str(operation) == "SUBPATTERN" and argument[0] == self._group)
-            or any(self._leads(part) for part in _parts(argument))
-            for operation, argument in tree
-        )
-
-
-def _parts(argument: Any) -> list[Any]:
-    """Return the parse trees inside an operation's argument."""
-    if not isinstance(argument, list | tuple):
-        return [argument] if hasattr(argument, "data") else []
-    return [part for inner in argument for part in _parts(inner)]
-
-
-def _fitting(name: str, argument: Any) -> str:
-    """Return a character that fits a class: one of those that logs hold, else the first that the class names.
-
-    Raises:
-        LookupError: none of these fits.
-    """
-    named_characters = (chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument))
-    characters: list[str] = [*_CANDIDATES, *named_characters]
-    for character in characters:
-        if _fits(character, name, argument):
-            return character
-    raise LookupError(name)
-
-
-def _named(name: str, argument: Any) -> list[tuple[Any, Any]]:
-    return [member for member in argument if str(member[0]) in ("LITERAL", "RANGE")] if name == "IN" else []
-
-
-def _fits(character: str, name: str, argument: Any) -> bool:
-    if name == "ANY":
-        return True
-    if name == "NOT_LITERAL":
-        return ord(character) != int(argument)
-    negated = bool(argument) and str(argument[0][0]) == "NEGATE"
-    return negated != any(_member(character, str(kind), value) for kind, value in argument)
-
-
-def _member(character: str, kind: str, value: Any) -> bool:
-    if kind == "LITERAL":
-        return ord(character) == int(value)
-    if kind == "RANGE":
-        return bool(value[0] <= ord(character) <= value[1])
-    if kind == "CATEGORY":
-        kind = str(value).removeprefix("CATEGORY_")
-        escape = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}[kind.removeprefix("NOT_")]
-        return (re.match(escape, character) is not None) != kind.startswith("NOT_")
-    return False

@@ -1,16 +1,18 @@
 """Everything that the monitor writes, below output/monitor. A full disk ends a file, never the monitor or the job."""
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.job.monitor import DebuggerFiles
 from toolkit.records import encode
-from toolkit.series import findings, monitor_document, sample_writer
+from toolkit.series import findings, monitor_document, pauses, sample_writer, start_up
 from toolkit.series import step_records as steps
 from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
+from toolkit.series.pauses import RankPauses
+from toolkit.series.start_up import HostStart
 
 if TYPE_CHECKING:
     from toolkit.series import debugger_writer
@@ -63,6 +65,14 @@ class Outputs:
     def steps(self, new: Sequence[steps.StepRecord]) -> None:
         """Write steps."""
         self._steps.add(new)
+
+    def pauses(self, ranks: Mapping[int, RankPauses]) -> None:
+        """Write where *ranks* were in their pauses."""
+        self._try(lambda: pauses.write(self._folder, ranks))
+
+    def start(self, start: HostStart) -> None:
+        """Write what the host did before the first step of its ranks."""
+        self._try(lambda: start_up.write(self._folder, start))
 
     def finding(self, finding: Finding) -> None:
         """Write a finding, and keep the raw samples around it."""

@@ -6,18 +6,18 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from toolkit import machine as host
-from toolkit.diagnosis import slow_rank
+from toolkit.diagnosis import describe_failure, slow_rank
 from toolkit.diagnosis.evidence import MachineFacts
 from toolkit.errors import ContractError
 from toolkit.job.monitor_config import MonitorConfig
-from toolkit.metrics.tail import SampleReader
+from toolkit.metrics.tail import MetricsTail
 from toolkit.monitor.across import Across
 from toolkit.monitor.cost import Cost
 from toolkit.monitor.outputs import Outputs
@@ -36,6 +36,8 @@ from toolkit.records import decode
 from toolkit.series import monitor_document
 from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
+from toolkit.series.pauses import RankPauses
+from toolkit.series.step_records import StepRecord
 from toolkit.status_pages.pages import request_trace
 
 if TYPE_CHECKING:
@@ -63,14 +65,19 @@ class MonitorProcess:
         self._ranks = Ranks()
         self._roster = Roster(config.ranks)
         self._steps = StepReader(config.status, config.attempt, self._offset_s)
-        self._metrics = SampleReader(config.metrics, skip_bytes=config.metrics_bytes)
+        self._metrics_tail = MetricsTail(config.metrics, skip_bytes=config.metrics_bytes)
         self._gpus = self._gpu_source(now_s)
         sources: list[SampleSource] = [Cpu(), MemorySource(), Quota("/", now_s), Pressure("/", now_s)]
         sources.append(Traffic("/", config.output, now_s))
         sources += [] if self._gpus is None else [self._gpus]
         self._sampler = Sampler([*sources, self._ranks], self._cost)
         self._start_s = now_s + self._offset_s
-        self._machine = MachineFacts(cores=config.cores, memory_limit_bytes=host.memory_bytes(Path("/")) or None)
+        self._machine = MachineFacts(
+            cores=config.cores,
+            memory_limit_bytes=host.memory_bytes(Path("/")) or None,
+            boot_id=host.boot_id(Path("/")),
+            has_neighbours=config.has_neighbours,
+        )
         self._outputs: Outputs | None = None
         self._rules: Rules | None = None
         self._across = None if config.compares == "host" else Across(config.ranks.parent, self._start_s)
@@ -153,19 +160,45 @@ class MonitorProcess:
         assert outputs is not None
         new = self._steps.drain()
         outputs.steps(new)
+        pauses = self._steps.read_pauses()
+        if pauses is not None:
+            outputs.pauses(pauses)
+        starts = self._steps.read_starts() if self._config.attempt == 1 else None
+        if starts is not None:
+            outputs.start(msgspec.structs.replace(self._config.start, ranks=starts))
         if self._config.latest is not None and self._newest is not None:
             outputs.latest(self._config.latest, *self._newest)
         self._look_at_clock(now_s)
         self._cost.whole(time.process_time(), now_s)
         if self._rules is None:
             return
-        self._rules.steps(new)
-        self._rules.metrics(tuple(self._metrics.new()))
-        self._exchange(self._rules, now_s + self._offset_s)
-        for finding in self._rules.run_due(now_s + self._offset_s, is_over=is_over):
+        try:
+            findings = self._apply_rules(self._rules, new, pauses, now_s + self._offset_s, is_over=is_over)
+        except Exception as error:  # noqa: BLE001 - a fault in the rules must not cost the samples
+            self._rules = None
+            self._note(f"no rules are applied any more: {describe_failure(error)}")
+            return
+        for finding in findings:
             outputs.finding(msgspec.structs.replace(finding, attempt=self._config.attempt - 1))
             if not is_over:
                 self._trace(finding)
+
+    def _apply_rules(
+        self,
+        rules: Rules,
+        new: Sequence[StepRecord],
+        pauses: Mapping[int, RankPauses] | None,
+        time_s: float,
+        *,
+        is_over: bool,
+    ) -> list[Finding]:
+        """Give *rules* what was measured since the last time, and return what they find."""
+        rules.steps(new)
+        if pauses is not None:
+            rules.pauses(pauses)
+        rules.metrics(tuple(self._metrics_tail.read_new()))
+        self._exchange(rules, time_s)
+        return rules.run_due(time_s, is_over=is_over)
 
     def _exchange(self, rules: Rules, time_s: float) -> None:
         """Tell `train` the own work of this host's ranks, and take that of other hosts' (the leader alone gets it)."""
@@ -215,6 +248,7 @@ class MonitorProcess:
                     cores=self._machine.cores,
                     gpus=self._gpus.names if self._gpus is not None else (),
                     memory_limit_bytes=self._machine.memory_limit_bytes,
+                    boot_id=self._machine.boot_id,
                 ),
                 clock_offset_s=self._offset_s,
                 clock_steps=self._clock_steps,

@@ -17,6 +17,7 @@ class Stat(NamedTuple):
     parent: int  # The pid of its parent.
     cpu_s: float  # Its own CPU time.
     reaped_s: float  # CPU time of the children, and theirs, that it has waited for (cutime, cstime).
+    threads: int  # How many it has.
     started: int  # Ticks since the boot: distinguishes it from a later process with its pid.
     resident_bytes: int  # Its memory.
 
@@ -33,6 +34,7 @@ def parse(text: bytes) -> Stat | None:
         parent=int(fields[1]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
         reaped_s=(int(fields[13]) + int(fields[14])) / TICKS_PER_S,
+        threads=int(fields[17]),
         started=int(fields[19]),
         resident_bytes=int(fields[21]) * PAGE_BYTES,
     )
@@ -60,10 +62,41 @@ class RunningProcess:
         self._started = stat.started
         return stat
 
-    def private_bytes(self) -> int:
-        """Return its memory without pages that other processes may share."""
+    def anonymous_bytes(self) -> int:
+        """Return its memory without pages of files; those that it has from its parent as a fork are among them."""
         fields = _read(f"{self._folder}/statm").split()
         return (int(fields[1]) - int(fields[2])) * PAGE_BYTES if len(fields) > 2 else 0
+
+    def private_bytes(self) -> int | None:
+        """Return its memory without pages that another process has as well; None: not known. The kernel walks through
+        all of its pages: 17 ms for 1 GiB."""
+        text = _read(f"{self._folder}/smaps_rollup")
+        sizes = [line.split() for line in text.splitlines() if line.startswith((b"Private_Clean:", b"Private_Dirty:"))]
+        return sum(int(fields[1]) for fields in sizes) * 1024 if sizes else None
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the bytes that it has had read from and written to disks, 0 if that cannot be known (proc_pid_io(5)).
+
+        Pages count as written when they change, although the kernel may write them later.
+        """
+        fields = _read(f"{self._folder}/io").split()
+        if b"read_bytes:" not in fields or b"write_bytes:" not in fields:
+            return 0, 0
+        return int(fields[fields.index(b"read_bytes:") + 1]), int(fields[fields.index(b"write_bytes:") + 1])
+
+    def core_wait_s(self) -> float:
+        """Return for how long its main thread was ready to run while other threads had the cores; NaN: not known."""
+        fields = _read(f"{self._folder}/schedstat").split()
+        return int(fields[1]) / 1e9 if len(fields) == 3 else float("nan")
+
+    def running_threads(self, most: int) -> int:
+        """Return how many of its first *most* threads run or are ready to."""
+        try:
+            threads = os.listdir(f"{self._folder}/task")[:most]
+        except OSError:
+            return 0
+        stats = (parse(_read(f"{self._folder}/task/{thread}/stat")) for thread in threads)
+        return sum(stat is not None and stat.state == b"R" for stat in stats)
 
     def command(self) -> bytes:
         """Return its command line, the arguments separated by NUL."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.series.step_records import StepRecord
+from toolkit.series.step_records import SECONDS, StepRecord
 from toolkit.status_pages import layout as layout
 
 # The rings of this many processes at most are read: a rank may start others that train.
@@ -64,17 +64,10 @@ def step_of(
     rank: int, attempt: int, offset_s: float, step: int, end_ns: int, durations: tuple[float | None, ...]
 ) -> StepRecord:
     """Return the step as it is stored. *offset_s*: seconds since the epoch less monotonic seconds."""
-    step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s = durations
     return StepRecord(
         rank=rank,
         attempt=attempt,
         step=step,
         end_s=end_ns / 1e9 + offset_s,
-        step_s=step_s,
-        data_s=data_s,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        optimizer_s=optimizer_s,
-        checkpoint_s=checkpoint_s,
-        own_backward_s=own_backward_s,
+        **dict(zip(SECONDS, durations, strict=True)),
     )

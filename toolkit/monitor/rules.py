@@ -12,7 +12,8 @@ from toolkit.job.rank_work import RankWork
 from toolkit.metrics.sample import Sample
 from toolkit.series.column import SampleColumn
 from toolkit.series.finding import Finding
-from toolkit.series.step_records import StepRecord
+from toolkit.series.pauses import RankPauses
+from toolkit.series.step_records import SECONDS, StepRecord
 
 
 class Rules:
@@ -46,7 +47,7 @@ class Rules:
             for configuration in selection.configurations
             if compares_ranks or configuration.rule.name not in ACROSS_HOSTS
         ]
-        self._live = LiveDiagnosis(self._window, configurations)
+        self._live = LiveDiagnosis(self._window, configurations, note)
 
     def sample(self, time_s: float, columns: Sequence[SampleColumn], row: Sequence[float]) -> None:
         """Add a sample."""
@@ -58,18 +59,11 @@ class Rules:
     def steps(self, new: Sequence[StepRecord]) -> None:
         """Add steps."""
         for step in new:
-            self._window.step(
-                step.rank,
-                step.step,
-                step.end_s,
-                step.step_s,
-                step.data_s,
-                step.forward_s,
-                step.backward_s,
-                step.optimizer_s,
-                step.checkpoint_s,
-                step.own_backward_s,
-            )
+            self._window.step(step.rank, step.step, step.end_s, **{name: getattr(step, name) for name in SECONDS})
+
+    def pauses(self, ranks: Mapping[int, RankPauses]) -> None:
+        """Take where the ranks were in their pauses until now."""
+        self._window.pauses = ranks
 
     def metrics(self, new: Sequence[Sample]) -> None:
         """Add values of metrics."""

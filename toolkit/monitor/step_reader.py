@@ -5,9 +5,12 @@ from pathlib import Path
 
 from toolkit.monitor.processes import ancestors
 from toolkit.monitor.rings import MOST_RINGS, Ring, step_of
-from toolkit.series.step_records import StepRecord
+from toolkit.series import pauses, start_up
+from toolkit.series.pauses import RankPauses
+from toolkit.series.start_up import RankStart
+from toolkit.series.step_records import SECONDS, StepRecord
 from toolkit.status_pages import pages
-from toolkit.status_pages.layout import RANK_NAME, STEPS_NAME
+from toolkit.status_pages.layout import PAUSES_NAME, RANK_NAME, START_NAME, STEPS_NAME
 
 _RING = STEPS_NAME.partition("%")[0]
 
@@ -25,6 +28,10 @@ class StepReader:
         self._rank_of: dict[int, int] = {}
         self._beats: dict[int, int] = {}
         self._changed_ns = 0
+        self._pauses: dict[int, RankPauses] = {}
+        self._pauses_changed_ns: dict[int, int] = {}
+        self._starts: dict[int, RankStart] = {}
+        self._started: set[int] = set()
 
     def add(self, rank: int, pid: int) -> None:
         """Note that *rank* runs as *pid*."""
@@ -44,6 +51,38 @@ class StepReader:
                 continue  # A file that was cut: the rank's own doing.
             steps += [step_of(rank, self._attempt, self._offset_s, *fields) for fields in new]
         return steps + self._heartbeats()
+
+    def read_pauses(self) -> dict[int, RankPauses] | None:
+        """Return where each rank was in its pauses, None if nothing is new since the last call."""
+        is_new = False
+        for pid in self._rings:
+            path = self._folder / (PAUSES_NAME % pid)
+            try:
+                changed_ns = path.stat().st_mtime_ns
+            except OSError:
+                continue  # It has not paused yet.
+            rank = self._rank(pid)
+            if rank is None or self._pauses_changed_ns.get(pid) == changed_ns:
+                continue
+            self._pauses_changed_ns[pid] = changed_ns
+            new = pauses.read_rank(path)
+            # Of several processes of a rank, the one that pauses most counts.
+            if new is not None and new.samples >= self._pauses.get(rank, RankPauses()).samples:
+                self._pauses[rank], is_new = new, True
+        return self._pauses if is_new else None
+
+    def read_starts(self) -> dict[int, RankStart] | None:
+        """Return what each rank did before its first step, None if nothing is new since the last call."""
+        is_new = False
+        for pid in self._rings.keys() - self._started:
+            rank = self._rank(pid)
+            start = start_up.read_rank(self._folder / (START_NAME % pid)) if rank is not None else None
+            if rank is None or start is None:
+                continue  # It is written just after the ring.
+            self._started.add(pid)
+            if start.before_s >= self._starts.get(rank, start).before_s:
+                self._starts[rank], is_new = start, True
+        return self._starts if is_new else None
 
     def close(self) -> None:
         for ring in self._rings.values():
@@ -97,6 +136,6 @@ class StepReader:
                 continue
             self._beats[pid] = page.heartbeats
             step_s = page.step_ns / 1e9 if page.step_ns else None
-            durations = (step_s, None, None, None, None, None, None)
+            durations = (step_s, *[None] * (len(SECONDS) - 1))
             steps.append(step_of(rank, self._attempt, self._offset_s, page.step, page.step_time_ns, durations))
         return steps

@@ -43,10 +43,18 @@ COMPILER_NAME = "compiler-%d.json"
 STEPS_NAME = "steps-%d"
 STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far
 # number (counts from 1; tells an overwritten record), step, end_ns (monotonic), then durations in ns, NONE where not
-# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it, and
-# of backward what this rank computed before it waited for others.
-STEPS_RECORD = struct.Struct("<10q")
+# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it, of
+# backward what this rank computed before it waited for others, evaluation, garbage collection, the pause before the
+# forward pass that is none of these, and torch.compile within the step; then CPU times of the thread that steps: in the
+# whole step, in waiting for data, evaluation, saving, and the pause.
+STEPS_RECORD = struct.Struct("<19q")
 STEPS_KEPT = 4096
+
+# Where a process was in the pauses of its steps: JSON (rank/profiler/pauses.py).
+PAUSES_NAME = "pauses-%d.json"
+
+# What a process that trains did before its first step: JSON (rank/profiler/import_clock.py).
+START_NAME = "start-%d.json"
 
 # Requests to trace while the process runs, numbered from 1. The ranks -1, -1 mean all.
 PROFILE_NAME = "profile"

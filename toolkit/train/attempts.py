@@ -56,7 +56,8 @@ class Attempts:
             page.step for page in pages.read_all(self._run_folder / STATUS_FOLDER).values() if page.step is not None
         ]
         beats = Steps(seen=bool(reported), highest=max(reported, default=None))
-        saved = Steps(seen=not self._checkpoints() <= self._saved)
+        # torchrun's --max-restarts asks for no step.
+        saved = Steps(seen=self._job.torchrun is not None or not self._checkpoints() <= self._saved)
         return self._line_monitors.steps.and_those(beats).and_those(saved)
 
     def alone(self, outcome: Outcome, *, stopped_by: int | None) -> Outcome | Restart:
@@ -100,7 +101,7 @@ class Attempts:
             with contextlib.suppress(OSError):  # If the folder is not writable, the report at the end says so.
                 file.unlink()
         self._saved = self._checkpoints()
-        self._line_monitors.again()
+        self._line_monitors.begin_attempt()
         # The last attempt's objects refer to each other, and hold the tails of its streams, 1 MiB with 8 ranks. Python
         # looks for such garbage rarely once it is old: `train` grew by 1 MiB with each restart (scripts/soak).
         gc.collect()

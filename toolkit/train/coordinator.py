@@ -18,7 +18,7 @@ from toolkit.train.joining import join
 from toolkit.train.peers import messages
 from toolkit.train.peers.messages import EndReport
 from toolkit.train.peers.protocol import HostStepTimes, LogLine, RanksWork, Send
-from toolkit.train.peers.reports import HANG, news
+from toolkit.train.peers.reports import HANG, describe_failure
 from toolkit.train.step_times import StepTimes
 from toolkit.train.supervise.supervisor import Supervisor
 from toolkit.train.verdict import early, judge, mpi
@@ -77,18 +77,18 @@ class Coordinator:
             if isinstance(action, LogLine):
                 (self._log.warning if action.warns else self._log.info)(action.text)
             elif isinstance(action, RanksWork | messages.TraceRanks):
-                self._compare(action)
+                self._take_comparison(action)
             elif not isinstance(action, Send | HostStepTimes):
                 self._note(action)
                 events.append(action)
         return events
 
-    def _compare(self, action: RanksWork | messages.TraceRanks) -> None:
+    def _take_comparison(self, action: RanksWork | messages.TraceRanks) -> None:
         """Take what concerns the comparison of ranks, if this host has a monitor."""
         if self._slow_ranks is None:
             return
         if isinstance(action, RanksWork):
-            self._slow_ranks.heard(action.host, action.ranks)
+            self._slow_ranks.take_work(action.host, action.ranks)
         else:
             self._slow_ranks.trace(action.request)
 
@@ -105,28 +105,28 @@ class Coordinator:
             self._log.warning(restart_news(event.restart, event.used, event.allowed, hosts))
             self._command, self._daemons, self._named = None, [], ""
             if self._slow_ranks is not None:
-                self._slow_ranks.again()
+                self._slow_ranks.begin_attempt()
         elif isinstance(event, Launch):
             self._command = event.command
         elif isinstance(event, DaemonEnded):
             self._daemons.append(event)
         elif isinstance(event, JobEnded) and self._link.verdict is not None:
-            self._name(self._link.verdict)
+            self._name_cause(self._link.verdict)
 
     def due_in_s(self) -> float:
         return self._link.due_in_s()
 
-    def ready(self) -> None:
+    def tell_ready(self) -> None:
         self._link.tell(messages.Ready())
 
-    def waits(self, missing: tuple[str, ...]) -> None:
+    def tell_needs(self, missing: tuple[str, ...]) -> None:
         more = f"; for {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         self._link.tell(messages.NotReady(needs="; for ".join(missing[:SHOWN]) + more))
 
-    def stop(self, stop: Stop) -> None:
+    def tell_stop(self, stop: Stop) -> None:
         self._link.tell(stop)
 
-    def idle(self, seconds: float) -> None:
+    def tell_idle(self, seconds: float) -> None:
         if seconds or self._was_idle:
             self._was_idle = bool(seconds)
             settings = self._job.settings
@@ -134,49 +134,49 @@ class Coordinator:
                 messages.Idle(seconds=seconds, limit_s=settings.stall_s, stops=settings.stall_action == "stop")
             )
 
-    def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None:
+    def tell_unfinalized_rank(self, exit: Exit, living_ranks: int) -> None:
         early_exit = early.first_early_exit(self._job.cluster.current, (exit,))
         if early_exit is not None:
             self._link.tell(messages.UnfinalizedRank(early=early_exit, living_ranks=living_ranks))
 
-    def rank_done(self, process: str) -> None:
+    def tell_rank_done(self, process: str) -> None:
         self._link.tell(RankDone(host=self._job.cluster.current, process=process))
 
-    def propose(self, step: int) -> None:
+    def tell_step(self, step: int) -> None:
         self._link.tell(messages.CommonStep(step=step))
 
-    def launch(self, launch: Launch) -> bool:
+    def forward_launch(self, launch: Launch) -> bool:
         is_other_host = launch.host in self._job.cluster.hosts and launch.host != self._job.cluster.current
         if is_other_host:
             self._link.tell(launch)
         return is_other_host
 
-    def launched(self) -> str | None:
+    def read_command(self) -> str | None:
         return self._command
 
-    def daemon_ended(self, code: int) -> None:
+    def tell_daemon_ended(self, code: int) -> None:
         self._link.tell(DaemonEnded(code=code))
 
-    def daemons_ended(self) -> list[DaemonEnded]:
+    def take_daemon_ends(self) -> list[DaemonEnded]:
         ends, self._daemons = self._daemons, []
         return ends
 
-    def leader_done(self) -> None:
+    def tell_leader_done(self) -> None:
         self._link.tell(LeaderDone())
 
-    def ranks_ended(self) -> None:
+    def tell_ranks_ended(self) -> None:
         self._link.tell(messages.RanksEnded())
 
-    def failing(self, so_far: PhaseEnd) -> None:
-        failure = self._failed(so_far)
+    def tell_failure(self, so_far: PhaseEnd) -> None:
+        failure = self._judge_failure(so_far)
         if failure is not None:
-            self._link.tell(messages.Failing(report=self._report(failure)))
+            self._link.tell(messages.Failing(report=self._make_report(failure)))
 
-    def answer(self, so_far: PhaseEnd) -> None:
-        failure = judge.judge(self._job, so_far) if so_far.hang is not None else self._failed(so_far)
+    def tell_own_failure(self, so_far: PhaseEnd) -> None:
+        failure = judge.judge(self._job, so_far) if so_far.hang is not None else self._judge_failure(so_far)
         # Also where nothing failed here: the rank that ended early may be this host's.
         healthy = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
-        report = self._report(failure or healthy)
+        report = self._make_report(failure or healthy)
         abort = mpi.find_abort_elsewhere(so_far)
         if abort is not None:
             report = msgspec.structs.replace(
@@ -189,7 +189,7 @@ class Coordinator:
         outcome in its light, or what begins another attempt."""
         self._tell_steps(last=True)
         self._repeat = None
-        self._link.tell(messages.HostEnded(report=self._report(outcome), steps=steps))
+        self._link.tell(messages.HostEnded(report=self._make_report(outcome), steps=steps))
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
@@ -203,13 +203,13 @@ class Coordinator:
         supervisor.attend(lambda: self._link.verdict is not None or self._repeat is not None or given_up())
         if self._repeat is not None:
             return self._repeat
-        supervisor.attend(lambda: self._link.finished or given_up())
+        supervisor.attend(lambda: self._link.is_finished or given_up())
         self.serve()  # What came with the verdict is still to be said.
         verdict = self._link.verdict
         if verdict is None:
             self._link.tell(messages.Bye())  # The leader need not wait for this host to take the verdict.
             return outcome
-        return self._final(outcome, verdict)
+        return self._make_final_outcome(outcome, verdict)
 
     def close(self) -> None:
         """Say what was refused, and close."""
@@ -218,28 +218,28 @@ class Coordinator:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
 
-    def _name(self, verdict: EndReport) -> None:
+    def _name_cause(self, verdict: EndReport) -> None:
         """Log the job's cause at once where this host knew a collateral failure only: its own ranks may take long to
         end."""
-        text = news(verdict)
+        text = describe_failure(verdict)
         elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.cause.kind != HANG
         if elsewhere and text != self._named:
             self._log.error(text)
 
     def _tell_steps(self, *, last: bool = False) -> None:
-        times = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
+        times = self._step_times.take_due(time.monotonic(), last=last) if self._step_times is not None else ()
         if times:
             self._link.tell(messages.RankStepTimes(times=times))
 
     def _tell_own_work(self) -> None:
-        for message in self._slow_ranks.due(time.monotonic()) if self._slow_ranks is not None else ():
+        for message in self._slow_ranks.take_due(time.monotonic()) if self._slow_ranks is not None else ():
             self._link.tell(message)
 
-    def _failed(self, so_far: PhaseEnd) -> Outcome | None:
+    def _judge_failure(self, so_far: PhaseEnd) -> Outcome | None:
         failure = judge.judge_failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
         return None if failure is None else self._completed(outcomes.advised(self._job, failure))
 
-    def _report(self, outcome: Outcome) -> EndReport:
+    def _make_report(self, outcome: Outcome) -> EndReport:
         cause = outcome.cause.masked(self._log.mask)
         cause = msgspec.structs.replace(
             cause,
@@ -258,7 +258,7 @@ class Coordinator:
             early=early.first_early_exit(me, outcome.exits),
         )
 
-    def _final(self, outcome: Outcome, verdict: EndReport) -> Outcome:
+    def _make_final_outcome(self, outcome: Outcome, verdict: EndReport) -> Outcome:
         me = self._job.cluster.current
         own_cause, theirs = outcome.cause, verdict.cause
         is_of_this_host = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
@@ -271,7 +271,7 @@ class Coordinator:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
-        part = "" if verdict.host == me or theirs.kind == HANG else _part(outcome, verdict)
+        part = "" if verdict.host == me or theirs.kind == HANG else _describe_part(outcome, verdict)
         this_host = f"this host, {me}, {part}" if part else ""
         process_end = "; ".join(filter(None, (theirs.process_end, this_host)))
         return Outcome(
@@ -286,7 +286,7 @@ class Coordinator:
         )
 
 
-def _part(outcome: Outcome, verdict: EndReport) -> str:
+def _describe_part(outcome: Outcome, verdict: EndReport) -> str:
     """Return what part a host had in the end of a job that another host caused."""
     if outcome.cause.primary:
         return f"failed, too ({outcome.cause.process_end or outcome.cause.kind})"

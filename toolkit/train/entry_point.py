@@ -22,9 +22,9 @@ from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 from toolkit.train import within
-from toolkit.train.environment import MARKER
+from toolkit.train.fit_environment import MARKER
 from toolkit.train.launchers.environment import HOOK
-from toolkit.train.platforms import end_report as report
+from toolkit.train.platforms import outcome_files
 
 Runner = Literal["Process", "MPI", "SMDataParallel", "PyTorchXLA", "TorchDistributed"]
 # The strategies for which AWS's plug-ins ask for each runner. The first is used unless the job enables another one.
@@ -49,27 +49,32 @@ OUTER = (
 
 
 class ScriptRequest(Record, frozen=True, kw_only=True):
-    """The arguments of `entry_point.run`, and the plug-in's environment, which may be too large for a process that
-    starts. `uri`: "" if the code is in place. `options`: its `extra_opts`."""
+    """The arguments of `entry_point.run`."""
 
     uri: str
+    """"" if the code is in place."""
     entry: str
     arguments: tuple[str, ...]
     variables: dict[str, str]
     runner: Runner
     options: dict[str, Any] = {}
+    """Its `extra_opts`."""
     environ: dict[str, str] = {}
+    """The plug-in's environment, which may be too large for a process that starts."""
 
 
 class ScriptAnswer(Record, frozen=True, kw_only=True):
-    """The end of the script, for the plug-in's exception. `report`: the content of output/failure."""
+    """The end of the script, for the plug-in's exception."""
 
     exit_code: int
     kind: str = ""
+    """The kind of the failure."""
     cause: str = ""
     place: str = ""
+    """The process that failed, as "host algo-2, rank 3, pid 71: killed by SIGKILL"."""
     command: str = ""
     report: str = ""
+    """The content of output/failure."""
 
 
 def environ_of(environ: Mapping[str, str], code: Path) -> dict[str, str]:
@@ -108,14 +113,14 @@ def answer(outcome: Outcome, log: Log) -> ScriptAnswer:
     """Return what to tell the plug-in of *outcome*."""
     if outcome.exit_code == 0:
         return ScriptAnswer(exit_code=0)
-    masked = report.masked(outcome, log)
+    masked = outcome_files.masked(outcome, log)
     return ScriptAnswer(
         exit_code=outcome.exit_code,
         kind=masked.cause.kind,
         cause=_text(masked.cause.message),
-        place=_text(report.place_of(masked)),
+        place=_text(outcome_files.place_of(masked)),
         command=_text(" ".join(masked.command)),
-        report=_text(report.whole_text(masked)),
+        report=_text(outcome_files.whole_text(masked)),
     )
 
 

@@ -5,7 +5,7 @@ import os
 import socket
 
 from toolkit import __version__, files
-from toolkit.errors import ContractError, PlatformError, of_document
+from toolkit.errors import ContractError, PlatformError, choose_document_error
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
 from toolkit.log import Log
@@ -28,7 +28,7 @@ def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | Follo
         grace_s=job.grace_s,
     )
     key = _key(job, log)
-    tag, facts = sameness.tag(job.spec.name, cluster.hosts), _facts(job)
+    tag, facts = sameness.make_tag(job.spec.name, cluster.hosts), _facts(job)
     address, ports = cluster.address(cluster.leader), link_ports(job)
     if not cluster.is_leader:
         place, others = (address, ports[0]), ports[1:]
@@ -64,7 +64,7 @@ def _facts(job: Job) -> dict[str, str]:
     }
     if job.cluster.taking_part and not job.cluster.takes_part:
         del facts[sameness.DISTRIBUTION]  # This host is outside of it, whatever it is.
-    return {name: sameness.fact(value) for name, value in facts.items()}
+    return {name: sameness.make_fact(value) for name, value in facts.items()}
 
 
 def _listen(address: str | None, ports: tuple[int, ...], host: str, log: Log) -> socket.socket:
@@ -107,7 +107,7 @@ def _key(job: Job, log: Log) -> bytes:
         try:
             secret = files.read(settings.job_secret_file).strip()
         except OSError as error:
-            raise of_document(error)(
+            raise choose_document_error(error)(
                 f"expected a readable file, found none ({error.strerror})",
                 where=f"TOOLKIT_JOB_SECRET_FILE: {settings.job_secret_file}",
             ) from None

@@ -3,57 +3,90 @@ it."""
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit import files
-from toolkit.errors import of_document
+from toolkit.errors import choose_document_error
 from toolkit.exit_codes import NO_RETRY, TIMED_OUT
 from toolkit.folders import is_file
 from toolkit.job.job import Job
 from toolkit.job.outcome import RuleMatch
 from toolkit.job.restart import Steps
 from toolkit.log import Log
+from toolkit.train.attempt_monitor import AttemptMonitor
 from toolkit.train.supervise.relay import LineMonitor
 
 if TYPE_CHECKING:
-    from toolkit.metrics.sample import Sample
     from toolkit.metrics.unseen import Unseen
+    from toolkit.series.finding import Finding
     from toolkit.train.log_rules.document import Rule
     from toolkit.train.log_rules.event import RuleEvent
+    from toolkit.train.metric_monitor import MetricMonitor
     from toolkit.train.monitored import Monitored
     from toolkit.train.step_times import StepTimes
 
 # The exit codes of rules by action: "stop" has that of a hang; "no-retry" means that another try will not help
 # (docs/exit-codes.md).
 EXIT_CODES = {"stop": TIMED_OUT, "no-retry": NO_RETRY}
-# A sample of one of these metrics, or any sample with a step, means that a step was done.
-STEP_METRICS = ("step", "step_time")
+
+
+class RuleMonitor(AttemptMonitor):
+    """Applies the log rules; their counts and waiting times begin with the attempt."""
+
+    reads_lines = True
+
+    def __init__(self, rules: "tuple[Rule, ...]", log: Log) -> None:
+        from toolkit.metrics.guard import MatchGuard
+        from toolkit.train.log_rules.pattern import PatternMonitor
+
+        self._guard = MatchGuard()
+        self._patterns = PatternMonitor(rules, start_s=time.monotonic(), warn=log.warning, watch=self._guard)
+
+    def read(self, block: bytes, rank: int, _host: str) -> "list[RuleEvent]":
+        return self._patterns.lines(block, rank=rank, now_s=time.monotonic())
+
+    def tick(self, now_s: float) -> "list[RuleEvent]":
+        return self._patterns.tick(now_s)
+
+    def due_in_s(self, now_s: float) -> float | None:
+        return self._patterns.next_s(now_s)
+
+    def close(self) -> None:
+        self._guard.close()
 
 
 class LineMonitors:
     """The line monitors of one host.
 
-    `ruled`: why a log rule ends the job, None if none does (supervise.link.LogRules). `steps`: the progress of this
-    attempt according to the samples.
+    `ruled`: why a log rule ends the job, None if none does (supervise.link.HostLineMonitors).
     """
 
     def __init__(
-        self, job: Job, log: Log, step_times: "StepTimes | None" = None, run_folder: Path | None = None
+        self,
+        job: Job,
+        log: Log,
+        step_times: "StepTimes | None" = None,
+        run_folder: Path | None = None,
+        on_finding: "Callable[[Finding], None]" = lambda _finding: None,
     ) -> None:
         self._job = job
-        self._monitored = _monitored(job, run_folder, log)
         self._log = log
         self._step_times = step_times
+        self._monitored = _monitored(job, run_folder, on_finding, log)
         self.ruled: RuleMatch | None = None
         self._rules: tuple[Rule, ...] = ()
         self._unseen: Unseen | None = None  # Of all attempts.
         self._begin()
 
     @property
+    def steps(self) -> Steps:
+        """The progress of this attempt according to the samples."""
+        return Steps() if self._metrics is None else self._metrics.steps
+
+    @property
     def stop_rule(self) -> str:
-        """The profiler rule that stops the job; "" while none does (supervise.link.LogRules)."""
+        """The profiler rule that stops the job; "" while none does (supervise.link.HostLineMonitors)."""
         return "" if self._monitored is None else self._monitored.stop_rule
 
     def read_rules(self) -> None:
@@ -71,69 +104,63 @@ class LineMonitors:
         try:
             self._rules = document.read(files.read(in_code if is_file(in_code) else path), str(path))
         except OSError as error:
-            raise of_document(error)(
+            raise choose_document_error(error)(
                 f"expected a readable file, found none ({error.strerror})",
                 where=f"TOOLKIT_RULES: {path}",
                 hint=f"A relative path starts from the code folder, {self._job.folders.code}.",
             ) from None
-        self._add_rules()
+        self._monitors.append(RuleMonitor(self._rules, self._log))
 
     def _begin(self, *, again: bool = False) -> None:
-        self._closers: list[Callable[[], None]] = []
-        self._seers: list[Callable[[bytes, int, str], None]] = []
-        self._tickers: list[Callable[[float], list[RuleEvent]]] = []
-        self._nexts: list[Callable[[float], float | None]] = []
-        self.steps = Steps()
+        self._monitors: list[AttemptMonitor] = []
+        self._metrics: MetricMonitor | None = None
         if self._step_times is not None:
-            self._tickers.append(lambda now_s: [] if self._step_times is None else self._step_times.look(now_s))
-            self._nexts.append(lambda now_s: None if self._step_times is None else self._step_times.due_in_s(now_s))
+            self._monitors.append(self._step_times)
         if self._job.spec.metric_definitions:
-            self._add_metrics(warns=not again)
+            self._metrics = self._make_metric_monitor(warns=not again)
+            self._monitors.append(self._metrics)
         if self._rules:
-            self._add_rules()
+            self._monitors.append(RuleMonitor(self._rules, self._log))
 
-    def again(self) -> None:
+    def begin_attempt(self) -> None:
         """Reset for ranks that are started again: counts and waiting times of the rules begin again."""
         self._end()
         if self._step_times is not None:
-            self._step_times.again()
+            self._step_times.begin_attempt()
         if self._monitored is not None:
-            self._monitored.again()
+            self._monitored.begin_attempt()
         self._begin(again=True)
 
-    def monitor(self, rank: int | None, host: str) -> LineMonitor | None:
+    def make_monitor(self, rank: int | None, host: str) -> LineMonitor | None:
         """Return the line monitor of *rank* on *host* ("": unknown); None if the process is no rank."""
-        if rank is None or not self._seers:
+        monitors = self._monitors
+        if rank is None or not any(monitor.reads_lines for monitor in monitors):
             return None
-        seers = self._seers
 
-        def see(block: bytes) -> None:
-            for seer in seers:
-                seer(block, rank, host)
+        def read(block: bytes) -> None:
+            for monitor in monitors:
+                self._apply_events(monitor.read(block, rank, host))
 
-        def see_nested(block: bytes) -> None:
+        def read_nested(block: bytes) -> None:
             from toolkit.train.nested_ranks import by_rank
 
             for lines, its_rank, its_host in by_rank(block, rank, host):
-                for seer in seers:
-                    seer(lines, its_rank, its_host)
+                for monitor in monitors:
+                    self._apply_events(monitor.read(lines, its_rank, its_host))
 
-        if self._job.spec.plugin is not None:
-            return see_nested
-
-        return see
+        return read if self._job.spec.plugin is None else read_nested
 
     def note_rank(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
         if self._monitored is not None:
-            self._monitored.started(rank, local_rank, pid)
+            self._monitored.note_rank(rank, local_rank, pid)
         if self._step_times is not None:
-            self._step_times.started(rank, pid)
+            self._step_times.note_rank(rank, pid)
 
     def due_in_s(self) -> float | None:
         """Return the seconds until `tick` is due, None if the rules depend only on lines."""
         now_s = time.monotonic()
-        waits = [wait for due in self._nexts if (wait := due(now_s)) is not None]
+        waits = [wait for monitor in self._monitors if (wait := monitor.due_in_s(now_s)) is not None]
         if self._monitored is not None:
             waits.append(self._monitored.due_in_s(now_s))
         return min(waits, default=None)
@@ -141,10 +168,10 @@ class LineMonitors:
     def tick(self) -> None:
         """Apply the rules that depend on time."""
         now_s = time.monotonic()
-        for ticker in self._tickers:
-            self._heed(ticker(now_s))
+        for monitor in self._monitors:
+            self._apply_events(monitor.tick(now_s))
         if self._monitored is not None:
-            self._monitored.look(now_s)
+            self._monitored.read_findings(now_s)
 
     def close(self) -> None:
         """Write the samples that are still held, log the monitor's last findings, and name the definitions that
@@ -155,65 +182,22 @@ class LineMonitors:
                 self._log.warning(text)
 
     def _end(self) -> None:
-        for close in self._closers:
-            close()
+        for monitor in self._monitors:
+            monitor.close()
         if self._monitored is not None:
-            self._monitored.last_look()
+            self._monitored.read_last_findings()
 
-    def _add_metrics(self, *, warns: bool) -> None:
-        from toolkit.metrics import capture, definition, file, guard, unseen, warn
+    def _make_metric_monitor(self, *, warns: bool) -> "MetricMonitor":
+        from toolkit.metrics import definition, unseen
+        from toolkit.train.metric_monitor import MetricMonitor, warn_of_definitions
 
         definitions = definition.compile(self._job.spec.metric_definitions, "metric definitions")
-        watch = guard.MatchGuard()
-        warns = warns and self._job.cluster.is_leader  # All hosts have the same definitions.
-        if warns:
+        if warns and self._job.cluster.is_leader:  # All hosts have the same definitions.
             self._unseen = unseen.Unseen(definitions)
-        for metric in definitions if warns else ():
-            for text in warn.warnings(metric, watch):
-                self._log.warning(text)
-        for metric, better in warn.keras_3(definitions if warns else (), watch):
-            self._log.warning(warn.keras_3_warning(metric, better))
-        quoted = list(warn.transformers_5(definitions if warns else (), watch))
-        if quoted:
-            self._log.warning(warn.transformers_5_warning(quoted, watch))
-        capturing = capture.MetricCapture(definitions, watch=watch, warn=self._log.warning)
-        writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
+            warn_of_definitions(definitions, self._log)
+        return MetricMonitor(self._job, definitions, self._step_times, self._unseen, self._log)
 
-        def see(block: bytes, rank: int, host: str) -> None:
-            samples = capturing.lines(block, host=host, rank=rank, now_s=time.time())  # Only shown: the wall clock.
-            if self._unseen is not None:
-                self._unseen.look(block, samples)
-            if samples:
-                writer.append(samples)
-                self._note_steps(samples)
-                if self._step_times is not None:
-                    self._heed(self._step_times.samples(samples))
-
-        self._seers.append(see)
-        self._closers += [writer.close, watch.close]
-        if self._unseen is not None:
-            self._closers.append(partial(self._unseen.add, capturing.not_numbers))
-
-    def _note_steps(self, samples: "Sequence[Sample]") -> None:
-        from toolkit.metrics.sample import whole
-
-        for sample in samples:
-            if sample.name in STEP_METRICS or sample.step is not None:
-                step = whole(sample.value) if sample.name == "step" and sample.step is None else sample.step
-                self.steps = self.steps.and_those(Steps(seen=True, highest=step))
-
-    def _add_rules(self) -> None:
-        from toolkit.metrics import guard
-        from toolkit.train.log_rules import pattern
-
-        watch = guard.MatchGuard()
-        monitor = pattern.PatternMonitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
-        self._seers.append(lambda block, rank, _: self._heed(monitor.lines(block, rank=rank, now_s=time.monotonic())))
-        self._tickers.append(monitor.tick)
-        self._nexts.append(monitor.next_s)
-        self._closers.append(watch.close)
-
-    def _heed(self, events: "Sequence[RuleEvent]") -> None:
+    def _apply_events(self, events: "Sequence[RuleEvent]") -> None:
         for event in events:
             who = "" if event.rank is None else f" (rank {event.rank})"
             text = f"rule {event.rule}, {event.kind}{who}: {event.message or event.text}"
@@ -226,9 +210,11 @@ class LineMonitors:
                 self.ruled = RuleMatch(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=event.rank)
 
 
-def _monitored(job: Job, run_folder: Path | None, log: Log) -> "Monitored | None":
+def _monitored(
+    job: Job, run_folder: Path | None, on_finding: "Callable[[Finding], None]", log: Log
+) -> "Monitored | None":
     if job.monitor is None or run_folder is None:
         return None
     from toolkit.train.monitored import Monitored  # 5 ms, which only a job with a monitor pays.
 
-    return Monitored(job, run_folder, log)
+    return Monitored(job, run_folder, log, on_finding)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toolkit import exit_codes, machine
-from toolkit.errors import PlatformError, ToolkitError, of_path
+from toolkit.errors import PlatformError, ToolkitError, explain_path_error
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import MemoryUse, Outcome, PhaseEnd, signal_name
@@ -100,7 +100,7 @@ def of_os_error(error: OSError, me: str) -> Outcome:
     """Return the outcome of a job ended by a limit of the host or a path's permissions, else by a fault of `train`."""
     limit: ToolkitError | None = limits.exhausted(error) or _denied(error)
     if limit is None and error.errno in (errno.EACCES, errno.EROFS):
-        limit = of_path(error)
+        limit = explain_path_error(error)
     return of_fault(error, me) if limit is None else of_error(limit, me)
 
 
@@ -143,7 +143,7 @@ def _frames(error: BaseException) -> "list[FrameSummary]":
 
 
 class OomWatch:
-    """When called, returns how many processes the kernel has killed for lack of memory since the attempt began."""
+    """Returns, when called, how many processes the kernel has killed for lack of memory since the attempt began."""
 
     def __init__(self) -> None:
         self._root = Path("/")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import toolkit
 
-# `python -m` with one more folder to import from. runpy, as `-m` itself.
+# `python -m` with one more folder to import from, and the toolkit of that folder where another one is installed. runpy,
+# as `-m` itself.
 STARTER = (
-    "import runpy, sys; sys.path.append(sys.argv[1]); del sys.argv[:2];"
-    " runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+    "import runpy, sys; sys.path.insert(0, sys.argv[1]); import toolkit; sys.path.append(sys.path.pop(0));"
+    " del sys.argv[:2]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
 
 

@@ -13,14 +13,18 @@ NAME = "plugin.json"
 
 
 class Word(Record, frozen=True, kw_only=True):
-    """plugin.json. `text`: the whole failure text; `cause`: its part that says why, "" if the traceback says it.
-    `of_script`: the toolkit itself ran the plug-in's script, on all hosts, and wrote the text."""
+    """The content of plugin.json."""
 
     kind: str
+    """The kind of the failure."""
     text: str
+    """The whole failure text."""
     code: int
+    """The plug-in's exit status."""
     cause: str = ""
+    """The part of `text` that says why; "" if the traceback says it."""
     of_script: bool = False
+    """The toolkit itself ran the plug-in's script, on all hosts, and wrote the text."""
 
 
 def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:

@@ -22,9 +22,8 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> PhaseEnd | None:
         installing = source.phase(job)
     if installing is None:
         return None
-    argv = installing.main.argv
-    if "-m" not in argv:
-        log.info(f"{job.interpreter} has no pip: {argv[1] if argv[1] != 'pip' else argv[0]} installs the requirements")
+    if installing.choice:
+        log.info(installing.choice)
     if repository := job.environ.get(codeartifact.VARIABLE):
         with supervisor.signals.interrupting():
             installing = _from_repository(repository, installing, log)

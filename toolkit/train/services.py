@@ -67,15 +67,15 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
 
 
 def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
-    """Return the processes that send metrics to Prometheus, TensorBoard and MLflow, if the job has any of these."""
-    names = job.exports.names(leader=job.cluster.is_leader)
+    """Return the processes that send metrics to Prometheus, TensorBoard, MLflow, ..., if the job has any of these."""
+    names = job.exports.names()
     if not names:
         return ()
-    from toolkit.train import exported
+    from toolkit.train import trackers
     from toolkit.train.own_module import own_module
 
     try:
-        config = exported.write_config(job, run_folder, attempt)
+        config = trackers.write_config(job, run_folder, attempt)
     except OSError as error:
         log.warning(f"{run_folder}: {error.strerror}; no metrics are exported")
         return ()

@@ -31,9 +31,9 @@ class SlowRanks:
         self._me = job.cluster.current
         self._folder = run_folder
         self._every_s = len(job.cluster.hosts) / TOLD_PER_S
-        self.again()
+        self.begin_attempt()
 
-    def again(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin another attempt, whose ranks have done nothing yet."""
         for name in (OWN, OTHERS):
             try:
@@ -47,7 +47,7 @@ class SlowRanks:
         self._others: dict[str, tuple[RankWork, ...]] = {}
         self._has_news = False
 
-    def due(self, now_s: float) -> list[HostOwnWork | TraceRanks]:
+    def take_due(self, now_s: float) -> list[HostOwnWork | TraceRanks]:
         """Return what to send now: this host's own work, and the leader's request for a trace."""
         if now_s < self._looked_s + LOOK_S:
             return []
@@ -66,7 +66,7 @@ class SlowRanks:
             self._ranks = ()
         return messages
 
-    def heard(self, host: str, ranks: tuple[RankWork, ...]) -> None:
+    def take_work(self, host: str, ranks: tuple[RankWork, ...]) -> None:
         """Take the own work of *host*'s ranks; the leader alone gets it."""
         if host != self._me:
             self._others[host] = tuple(msgspec.structs.replace(work, host=host) for work in ranks)

@@ -12,6 +12,7 @@ from toolkit.job.job import Job
 from toolkit.metrics.sample import Sample
 from toolkit.status_pages import pages
 from toolkit.status_pages.layout import RANK_NAME
+from toolkit.train.attempt_monitor import AttemptMonitor
 from toolkit.train.launchers import table as launchers
 from toolkit.train.log_rules.event import RuleEvent
 from toolkit.train.log_rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
@@ -23,7 +24,7 @@ EVERY_S = 1.0
 TOLD_PER_S = 1000
 
 
-class StepTimes:
+class StepTimes(AttemptMonitor):
     """Collects step times of this host's ranks and, on the leader, of other hosts. Times are monotonic seconds."""
 
     def __init__(self, job: Job, run_folder: Path, *, linked: bool) -> None:
@@ -37,9 +38,9 @@ class StepTimes:
         self._tell_every_s = max(EVERY_S, hosts / TOLD_PER_S)
         self._told_s = 0.0
         self._looked_s = 0.0
-        self.again()
+        self.begin_attempt()
 
-    def again(self) -> None:
+    def begin_attempt(self) -> None:
         """Reset for ranks that are started again."""
         self._pids: dict[int, int] = {}
         self._who: list[tuple[str, int]] = []
@@ -56,11 +57,11 @@ class StepTimes:
 
     # --- this host's ranks
 
-    def started(self, rank: int, pid: int) -> None:
+    def note_rank(self, rank: int, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
         self._pids[rank] = pid
 
-    def samples(self, samples: Sequence[Sample]) -> list[RuleEvent]:
+    def take_samples(self, samples: Sequence[Sample]) -> list[RuleEvent]:
         """Take samples of this host; return what they show, if ranks are compared here."""
         if not self._linked:
             return self._stragglers.samples(samples)
@@ -68,10 +69,10 @@ class StepTimes:
         return []
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return the seconds until `look` is due, None if heartbeats are not used."""
+        """Return the seconds until `tick` is due, None if heartbeats are not used."""
         return None if self._by_metric else max(self._looked_s + EVERY_S - now_s, 0.0)
 
-    def look(self, now_s: float) -> list[RuleEvent]:
+    def tick(self, now_s: float) -> list[RuleEvent]:
         """Read this host's heartbeats if that is due; return what they show, if ranks are compared here."""
         events: list[RuleEvent] = []
         if self.due_in_s(now_s) != 0.0:
@@ -90,7 +91,7 @@ class StepTimes:
 
     # --- all hosts'
 
-    def due(self, now_s: float, *, last: bool = False) -> Times:
+    def take_due(self, now_s: float, *, last: bool = False) -> Times:
         """Return the step times to send to the leader now; all that are left if it is the *last* time."""
         if not last and now_s < self._told_s + self._tell_every_s:
             return ()

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import files
-from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at, within
+from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, name_place, prefix_place
 from toolkit.folders import exists, make
 from toolkit.job.channel import Channel, fetched_mark
 from toolkit.job.job import Job
@@ -24,7 +24,7 @@ from toolkit.log import Log
 from toolkit.records import decode, encode
 from toolkit.storage.config import Task, TransferReply, TransferTask
 from toolkit.storage.uri import check_outside, is_remote, parse
-from toolkit.train.environment import MARKER
+from toolkit.train.fit_environment import MARKER
 from toolkit.train.own_module import own_module
 from toolkit.train.source.fetch import channel_archive
 from toolkit.train.supervise.supervisor import Supervisor
@@ -60,7 +60,7 @@ def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
     """
     if not is_remote_source(job):
         return job
-    with at(f"{job.spec.source_from}={job.spec.source}"):
+    with name_place(f"{job.spec.source_from}={job.spec.source}"):
         parse(job.spec.source or "")
         folder = supervisor.run_folder / STATE / "source"
         answer = _fetched(
@@ -84,7 +84,7 @@ def fetch_channels(job: Job, supervisor: Supervisor, log: Log) -> None:
     for channel in job.spec.channels:
         if not channel.uri:
             continue
-        with within(f"channel {channel.name}"):
+        with prefix_place(f"channel {channel.name}"):
             parse(channel.uri)
             _marked(channel)
             log.info(f"channel {channel.name}: fetching {channel.uri}")
@@ -201,6 +201,7 @@ def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfe
         timeout_s=job.settings.storage_timeout_s,
         checkpoint_uri=checkpoints,
         checkpoints=job.folders.checkpoints if checkpoints else None,
+        checkpoint_layout=job.settings.checkpoint_layout,
         intermediate_uri=intermediate,
         intermediate=job.folders.intermediate if intermediate else None,
         rank=job.cluster.rank,

@@ -11,7 +11,7 @@ import msgspec
 
 import toolkit
 from toolkit import settings
-from toolkit.errors import PlatformError, ToolkitError, at
+from toolkit.errors import PlatformError, ToolkitError, name_place
 from toolkit.job.job import Job
 from toolkit.job.outcome import MemoryUse, Outcome, PhaseEnd
 from toolkit.job.plan import Phase, Plan, quoted
@@ -19,16 +19,18 @@ from toolkit.job.restart import Restart
 from toolkit.job.scripts import only_script
 from toolkit.log import Log
 from toolkit.storage.uri import is_remote
-from toolkit.train import base_lock, ending, hangs, outcomes, plugin, requirements, rule_output, within
+from toolkit.train import base_lock, ending, outcomes, plugin, rank_files, requirements, rule_output, within
 from toolkit.train.artifacts import folders as job_folders
 from toolkit.train.artifacts.scratch import RunFolder
 from toolkit.train.attempts import Attempts
-from toolkit.train.console import console
-from toolkit.train.environment import MARKER, fitted, marked, measured
+from toolkit.train.fit_environment import MARKER, fitted, marked, measured
 from toolkit.train.launchers import table as launchers
 from toolkit.train.line_monitors import LineMonitors
+from toolkit.train.manifest import ManifestWriter
+from toolkit.train.notifier import Notifier
 from toolkit.train.outcomes import OomWatch
 from toolkit.train.platforms import table as platforms
+from toolkit.train.preparation_timing import PreparationTiming
 from toolkit.train.probe import look
 from toolkit.train.services import beside
 from toolkit.train.source import classify, fetch
@@ -37,7 +39,7 @@ from toolkit.train.supervise.phases import run_phase
 from toolkit.train.supervise.signals import Interrupted, Signals
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 from toolkit.train.supervise.supervisor import Supervisor
-from toolkit.train.traces import RequestedTraces
+from toolkit.train.supervision import make_console, make_hang_settings
 
 if TYPE_CHECKING:
     from toolkit.train.coordinator import Coordinator
@@ -49,16 +51,23 @@ if TYPE_CHECKING:
 MOST_SHOWN = 8_000
 
 
-def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Signals | None = None) -> int:
+def train(
+    environ: Mapping[str, str],
+    *,
+    interpreter: str,
+    log: Log,
+    signals: Signals | None = None,
+    platform: platforms.Platform | None = None,
+) -> int:
     """Run the job that *environ* and its documents describe; return the exit code (docs/exit-codes.md).
 
     Whatever happens, the outcome is reported once, and an error in a report does not change it.
-    *signals*: those installed at the start of the process.
+    *signals*: those installed at the start of the process. *platform*: None for the one that *environ* comes from.
     """
     if signals is None:
         with Signals(last=True) as signals:
-            return train(environ, interpreter=interpreter, log=log, signals=signals)
-    platform = platforms.detect(environ)
+            return train(environ, interpreter=interpreter, log=log, signals=signals, platform=platform)
+    platform = platform or platforms.detect(environ)
     folders = platform.folders(environ)
     log.hide(environ)
     nested = within.refusal(environ.get(MARKER, ""), folders)
@@ -74,11 +83,14 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     log.say_through(outlets.stderr.say, outlets.flush)
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
     afterwards: list[Callable[[], None]] = []
-    outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log, afterwards)
+    notifier = Notifier(settings.find_address(environ), log)
+    outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log, afterwards, notifier)
     ending.report(platform, folders, outcome, outlets, log)
+    log.attempt("the end could not be told", lambda: notifier.tell_end(outcome), None)
     if outcome.status != "stopped":  # A platform that stops a job does not wait.
         for step in afterwards:
             log.attempt("what follows the job's end failed", step, None)
+    log.attempt("the message of the end could not be waited for", lambda: notifier.wait(outcome), None)
     if outcome.status == "stopped":
         log.attempt("a partly fetched source could not be removed", lambda: fetch.clear(folders.code), None)
     if lock is not None:
@@ -99,7 +111,8 @@ def launch(request: "ScriptRequest", *, interpreter: str, log: Log, signals: Sig
     if within.is_inside(environ):
         log.level = 40  # The outer `train` has warned of the job's documents already.
     inner = environ_of(environ, platform.folders(environ).code)
-    outcome = _outcome(platform, inner, interpreter, signals, outlets, log, [], request=request)
+    notifier = Notifier("", log)
+    outcome = _outcome(platform, inner, interpreter, signals, outlets, log, [], notifier, request=request)
     log.attempt("the last lines could not be written", log.flush, None)
     return outcome
 
@@ -138,10 +151,12 @@ def with_script(job: Job, log: Log) -> Job:
     Raises:
         UserError: the entry point does not exist, or cannot be run.
     """
+    if job.script is not None:  # The platform has it.
+        return job
     entry = job.spec.entry or (None if job.spec.plugin else only_script(job.folders.code))
     if entry and not job.spec.entry:
         log.info(f"nothing names a script: {entry} is the only one in {job.folders.code}")
-    with at(job.spec.entry_from):
+    with name_place(job.spec.entry_from):
         script = classify.classify(job.folders.code, entry, job.spec.plugin, job.argument_style)
     if script.flaw:
         log.warning(script.flaw)
@@ -156,6 +171,7 @@ def _outcome(
     outlets: Outlets,
     log: Log,
     afterwards: list[Callable[[], None]],
+    notifier: Notifier,
     request: "ScriptRequest | None" = None,
 ) -> Outcome:
     """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported.
@@ -165,8 +181,10 @@ def _outcome(
     me = ""
     try:
         with signals.interrupting():
+            notifier.check()
             job = prepared(platform, environ, interpreter, log, needs_script=request is None)
             me = job.cluster.current
+            notifier.begin(job)
             if request is not None:
                 from toolkit.train.entry_point import job_of_request
 
@@ -176,7 +194,7 @@ def _outcome(
             if rule_output.is_asked(job):
                 afterwards.append(partial(rule_output.write, job, log))
         terminal = environ.get("TERM", "dumb") != "dumb"
-        outcome = _run(job, signals, outlets, log, terminal=terminal)
+        outcome = _run(job, signals, outlets, notifier, log, terminal=terminal)
         if job.spec.serves_tensorflow and job.cluster.is_leader and outcome.status == "succeeded":
             log.attempt("the saved model could not be checked", lambda: _warn_of_model(job, log), None)
         return outcome
@@ -191,7 +209,7 @@ def _warn_of_model(job: Job, log: Log) -> None:
         log.warning(sentence)
 
 
-def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bool) -> Outcome:
+def _run(job: Job, signals: Signals, outlets: Outlets, notifier: Notifier, log: Log, *, terminal: bool) -> Outcome:
     """Run *job* on this host, together with the other hosts; return the outcome, with a link that of the whole job.
 
     *terminal*: if the console is a terminal, it understands control sequences.
@@ -206,7 +224,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
         with signals.interrupting():
             step_times = _step_times(job, run_folder, linked=linked)
-            line_monitors = LineMonitors(job, log, step_times, run_folder)
+            line_monitors = LineMonitors(job, log, step_times, run_folder, notifier.tell_finding)
             if linked:
                 # Sockets and hashes: 8 ms, which only a job with several hosts pays.
                 from toolkit.train.coordinator import Coordinator
@@ -221,22 +239,29 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             )
         supervisor = Supervisor(
             signals=signals,
-            console=console(job, line_monitors, log, outlets, terminal=terminal),
+            console=make_console(job, line_monitors, log, outlets, terminal=terminal),
             log=log,
             run_folder=run_folder,
             marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
             alone=len(job.cluster.hosts) == 1,
             link=coordinator,
-            hang=hangs.settings(job, run_folder),
-            rules=line_monitors,
+            hang=make_hang_settings(job, run_folder),
+            line_monitors=line_monitors,
             once_running=partial(outcomes.import_for_the_end, log),
+            on_hang=notifier.tell_hang,
         )
+        notifier.set_apart(supervisor.apart.add)
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
         attempts = Attempts(job, run_folder, line_monitors, log)
         closing.append(("the job's port", attempts.rendezvous.close))
-        outcome = _attempts(job, supervisor, attempts, memory, coordinator, log)
-        return _with_uploads(job, outcome, supervisor, log)
+        manifest = ManifestWriter(supervisor, log)
+        closing.append(("the manifest", manifest.end))
+        outcome = _attempts(job, supervisor, attempts, memory, coordinator, manifest, notifier, log)
+        outcome = _with_uploads(job, outcome, supervisor, log)
+        if job.exports.trackers():
+            _finish_trackers(job, outcome, attempts.number + 1, supervisor, log)
+        return outcome
     finally:
         for part, close in reversed(closing):
             log.attempt(f"{part} could not be closed", close, None)
@@ -252,11 +277,26 @@ def _with_uploads(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) 
     return log.attempt("the last upload failed", upload, outcome)
 
 
+def _finish_trackers(job: Job, outcome: Outcome, attempt: int, supervisor: Supervisor, log: Log) -> None:
+    """Send the trackers of *job* how it ended (docs/metrics-out.md)."""
+    from toolkit.train import trackers
+
+    send = partial(trackers.finish, job, outcome, attempt, supervisor, log)
+    log.attempt("trackers could not be told how the job ended", send, None)
+
+
 def _attempts(
-    job: Job, supervisor: Supervisor, attempts: Attempts, memory: OomWatch, coordinator: "Coordinator | None", log: Log
+    job: Job,
+    supervisor: Supervisor,
+    attempts: Attempts,
+    memory: OomWatch,
+    coordinator: "Coordinator | None",
+    manifest: ManifestWriter,
+    notifier: Notifier,
+    log: Log,
 ) -> Outcome:
     """Run the script, and restart it as long as its failures are worth it (docs/restart.md); return the outcome."""
-    phase, outcome = _first(job, supervisor, attempts, memory, log)
+    phase, outcome = _first(job, supervisor, attempts, memory, manifest, log)
     while True:
         decide = partial(_decided, supervisor, attempts, coordinator, outcome)
         decided = log.attempt("it could not be decided how the job continues", decide, outcome)
@@ -268,9 +308,10 @@ def _attempts(
             )
         assert phase is not None  # No restart unless every host has started its script.
         attempts.begin(decided)
+        notifier.tell_restart(decided)
         memory.begin()
         if supervisor.hang is not None:
-            supervisor.hang = hangs.settings(job, supervisor.run_folder, decided.attempt)
+            supervisor.hang = make_hang_settings(job, supervisor.run_folder, decided.attempt)
         outcome = _attempt(job, phase, supervisor, attempts, memory, log)
 
 
@@ -284,16 +325,23 @@ def _decided(
 
 
 def _first(
-    job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], MemoryUse], log: Log
+    job: Job,
+    supervisor: Supervisor,
+    attempts: Attempts,
+    memory: Callable[[], MemoryUse],
+    manifest: ManifestWriter,
+    log: Log,
 ) -> tuple[Phase | None, Outcome]:
     """Prepare this host and run attempt 0; return the script's phase (None: it was not reached) and the outcome."""
     phase = None
     interrupting = supervisor.signals.interrupting
+    timing = PreparationTiming()
     try:
         if is_remote(job.spec.source or ""):
             from toolkit.train import transfers
 
-            job = transfers.with_source(job, supervisor, log)
+            with timing("source"):
+                job = transfers.with_source(job, supervisor, log)
             if supervisor.machine.job.ends:
                 return None, outcomes.of_end(job, _not_begun(supervisor))
         if job.machine.gpu_trouble:
@@ -301,17 +349,20 @@ def _first(
         if any(channel.uri for channel in job.spec.channels):
             from toolkit.train import transfers
 
-            transfers.fetch_channels(job, supervisor, log)
+            with timing("channels"):
+                transfers.fetch_channels(job, supervisor, log)
             if supervisor.machine.job.ends:
                 return None, outcomes.of_end(job, _not_begun(supervisor))
         with interrupting():
-            if not (job.nested and fetch.is_placed(job, log)):
-                fetch.place(job, log)
+            with timing("source"):
+                if not (job.nested and fetch.is_placed(job, log)):
+                    fetch.place(job, log)
             job = requirements.with_packages(with_script(job, log), log)
             attempts.read_rules()
             plan = attempts.rendezvous.plan(job)
             _say_plan(job, plan, log)
-        ended = requirements.install(job, supervisor, log)
+        with timing("requirements"):
+            ended = requirements.install(job, supervisor, log)
         if ended is not None:
             return None, outcomes.of_end(job, msgspec.structs.replace(ended, memory=memory()))
         with interrupting():
@@ -319,13 +370,16 @@ def _first(
         if job.settings.checkpoint_uri:
             from toolkit.train import transfers
 
-            transfers.restore(job, supervisor, log)
+            with timing("checkpoints"):
+                transfers.restore(job, supervisor, log)
+        job = msgspec.structs.replace(job, preparations=timing.list_preparations())
         phase = plan.phase
     except Interrupted as stop:
         supervisor.notice()  # It sends the stop to the other hosts.
         return None, outcomes.of_stop(stop, job.cluster.current)
     except ToolkitError as error:
         return None, outcomes.of_error(error, job.cluster.current)
+    log.attempt("the manifest could not be begun", partial(manifest.begin, job), None)
     return phase, _attempt(job, phase, supervisor, attempts, memory, log)
 
 
@@ -363,17 +417,15 @@ def _attempt(
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(service, supervisor.run_folder) for service in services)
-        traces = RequestedTraces(job)
+        traces = rank_files.RequestedTraces(job)
         ended = run_phase(supervisor, msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         traces.say_if_none(log)
         ended = msgspec.structs.replace(ended, memory=memory(), attempt=attempts.number)
-        outcome = outcomes.of_end(job, ended)
+        outcome = attempts.rendezvous.with_holder(outcomes.of_end(job, ended))
         if job.compiler is not None:
-            from toolkit.train import compiled
-
             pids = [exit.pid for exit in ended.exits]
-            compilation = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
+            compilation = rank_files.read_compilation(supervisor.run_folder / STATUS_FOLDER, pids, log)
             outcome = msgspec.structs.replace(outcome, compiler=compilation)
         return _with_own_text(job, supervisor.run_folder, outcome)
     except ToolkitError as error:

@@ -7,7 +7,7 @@ from toolkit.folders import is_dir
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.job.job import Folders
 from toolkit.train.artifacts.scratch import RUN
-from toolkit.train.environment import MARKER
+from toolkit.train.fit_environment import MARKER
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:

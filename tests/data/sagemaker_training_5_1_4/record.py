@@ -246,14 +246,18 @@ def record(name: str, case: dict[str, Any], venv: Path) -> dict[str, Any]:
         }
         for document, content in documents.items():
             (base / f"input/config/{document}.json").write_text(json.dumps(content))
-        own = {"PATH": f"{programs}:{venv}/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "SM_STUDIO_LOCAL_MODE": "true"}
-        given = {**own, **case.get("environ", {}), "SAGEMAKER_BASE_DIR": str(base)}
+        variables = {"PATH": f"{programs}:{venv}/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "SM_STUDIO_LOCAL_MODE": "true"}
+        environment = {**variables, **case.get("environ", {}), "SAGEMAKER_BASE_DIR": str(base)}
         dump = Path(folder, "dump.json")
-        run = subprocess.run([venv / "bin/train"], env={**given, "DUMP": str(dump)}, capture_output=True, text=True)
+        run = subprocess.run(
+            [venv / "bin/train"], env={**environment, "DUMP": str(dump)}, capture_output=True, text=True
+        )
         if run.returncode:
             raise SystemExit(f"{name}: {run.stdout}{run.stderr}")
-        seen = json.loads(dump.read_text().replace(str(base), "@BASE@"))
-        environ = {k: v for k, v in seen["environ"].items() if k not in own and k not in ("DUMP", "SAGEMAKER_BASE_DIR")}
+        dumped = json.loads(dump.read_text().replace(str(base), "@BASE@"))
+        environ = {
+            k: v for k, v in dumped["environ"].items() if k not in variables and k not in ("DUMP", "SAGEMAKER_BASE_DIR")
+        }
         environ = {k: v for k, v in environ.items() if k.startswith(("SM_", "SAGEMAKER_", "CURRENT_HOST"))}
         return {
             "of": "sagemaker-training 5.1.4",
@@ -261,7 +265,7 @@ def record(name: str, case: dict[str, Any], venv: Path) -> dict[str, Any]:
             "documents": documents,
             "environ": case.get("environ", {}),
             "machine": {"cpus_total": os.cpu_count(), "gpus": case.get("gpus", 0)},
-            "seen": {"argv": seen["argv"], "environ": dict(sorted(environ.items()))},
+            "seen": {"argv": dumped["argv"], "environ": dict(sorted(environ.items()))},
         }
 
 

@@ -17,7 +17,7 @@ def base(tmp_path: Path) -> Base:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("model_dir", "expected"),
     [
         ("s3://bucket/models", "s3://bucket/models/walk/model"),
         ("s3://bucket/models/", "s3://bucket/models/walk/model"),
@@ -25,8 +25,8 @@ def base(tmp_path: Path) -> Base:
         ("/opt/ml/shared/model", "/opt/ml/shared/model"),
     ],
 )
-def test_each_job_of_a_tuning_job_has_a_model_dir_of_its_own(base: Base, given: str, expected: str) -> None:
-    base.hyperparameters({"model_dir": f'"{given}"', **TUNED})
+def test_each_job_of_a_tuning_job_has_a_model_dir_of_its_own(base: Base, model_dir: str, expected: str) -> None:
+    base.hyperparameters({"model_dir": f'"{model_dir}"', **TUNED})
     base.program(SEES)
 
     done = base.train(TENSORFLOW)
@@ -42,8 +42,8 @@ def test_without_tuning_model_dir_stays_and_tensorflow_gets_its_variables(base: 
     done = base.train({**TENSORFLOW, "S3_USE_HTTPS": "0"})
 
     assert done.argv == ["--model_dir", "s3://bucket/models"]
-    said = {name: done.environ[name] for name in ("S3_REGION", "S3_USE_HTTPS", "TF_CPP_MIN_LOG_LEVEL")}
-    assert said == {"S3_REGION": "eu-central-1", "S3_USE_HTTPS": "0", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    variables = {name: done.environ[name] for name in ("S3_REGION", "S3_USE_HTTPS", "TF_CPP_MIN_LOG_LEVEL")}
+    assert variables == {"S3_REGION": "eu-central-1", "S3_USE_HTTPS": "0", "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 def test_a_job_of_another_framework_keeps_its_model_dir(base: Base) -> None:
@@ -66,7 +66,7 @@ for name in sys.argv[2:]:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         ((), "is empty: the job leaves no model"),
         (("weights.h5",), "no SavedModel below"),
@@ -75,7 +75,7 @@ for name in sys.argv[2:]:
     ],
 )
 def test_a_model_that_tensorflow_serving_cannot_load_is_named_at_the_end(
-    base: Base, names: tuple[str, ...], said: str
+    base: Base, names: tuple[str, ...], message: str
 ) -> None:
     base.hyperparameters({"model_dir": '"s3://bucket/models"'})
     base.program(SAVES.replace("sys.argv[2:]", repr(names)))
@@ -83,7 +83,7 @@ def test_a_model_that_tensorflow_serving_cannot_load_is_named_at_the_end(
     done = base.train(TENSORFLOW)
 
     assert done.status == 0
-    assert (said in done.log) if said else ("SavedModel" not in done.log)
+    assert (message in done.log) if message else ("SavedModel" not in done.log)
 
 
 def test_a_bundle_in_text_counts_and_each_bundle_is_judged(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_bundle_in_text_counts_and_each_bundle_is_judged(tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
 
-    (said,) = warnings(tmp_path)
+    (warning,) = warnings(tmp_path)
 
-    assert str(tmp_path / "best") in said
+    assert str(tmp_path / "best") in warning
 
 
 def test_the_replaced_plug_in_is_said_once(base: Base) -> None:

@@ -1,4 +1,4 @@
-"""What profilerconfig.json asks of the system monitor."""
+"""profilerconfig.json configures the system monitor."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ NEW = {
 }
 
 
-def asked(base: Base, config: Any, **environ: Any) -> Monitor | None:
+def read_monitor(base: Base, config: Any, **environ: Any) -> Monitor | None:
     return base.write(profilerconfig=config).read(settings=Settings(**environ)).monitor
 
 
@@ -46,7 +46,7 @@ def test_without_the_document_no_monitor_runs(base: Base) -> None:
 def test_the_document_starts_the_monitor_with_debuggers_files(base: Base) -> None:
     folder = base.folder / "output/profiler"
 
-    old, new = asked(base, OLD), asked(base, NEW)
+    old, new = read_monitor(base, OLD), read_monitor(base, NEW)
 
     assert old is not None
     assert (old.interval_s, old.debugger) == (1.0, DebuggerFiles(folder=folder, most_bytes=1 << 20, most_s=30.0))
@@ -57,27 +57,27 @@ def test_the_document_starts_the_monitor_with_debuggers_files(base: Base) -> Non
 
 
 def test_an_empty_document_asks_for_the_defaults(base: Base) -> None:
-    monitor = asked(base, {})
+    monitor = read_monitor(base, {})
 
     assert monitor == Monitor(debugger=DebuggerFiles(folder=base.folder / "output/profiler"))
 
 
 def test_the_document_or_the_setting_turns_the_monitor_off_and_the_setting_wins(base: Base) -> None:
-    assert asked(base, {**OLD, "DisableProfiler": True}) is None
-    assert asked(base, {**OLD, "DisableProfiler": True}, monitor="on") == Monitor()
-    assert asked(base, OLD, monitor="0") is None
-    assert asked(base, OLD, monitor="off") is None
+    assert read_monitor(base, {**OLD, "DisableProfiler": True}) is None
+    assert read_monitor(base, {**OLD, "DisableProfiler": True}, monitor="on") == Monitor()
+    assert read_monitor(base, OLD, monitor="0") is None
+    assert read_monitor(base, OLD, monitor="off") is None
 
 
 def test_the_settings_interval_wins_over_the_documents(base: Base) -> None:
-    monitor = asked(base, OLD, monitor_interval_s=0.1)
+    monitor = read_monitor(base, OLD, monitor_interval_s=0.1)
 
     assert monitor is not None
     assert monitor.interval_s == 0.1
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"ProfilingIntervalInMilliseconds": 50}, "expected a number, 100 to 60,000, found '50'; using 500"),
         ({"ProfilingIntervalInMilliseconds": "fast"}, "expected a number, 100 to 60,000, found 'fast'; using 500"),
@@ -92,14 +92,14 @@ def test_the_settings_interval_wins_over_the_documents(base: Base) -> None:
         ({"ProfilingParameters": {"CPUProfilingDuration": "-1"}}, "CPUProfilingDuration: expected a number, 1 or more"),
     ],
 )
-def test_a_wrong_value_draws_a_warning_and_its_default_holds(base: Base, config: dict[str, Any], said: str) -> None:
-    monitor = asked(base, config)
+def test_a_wrong_value_draws_a_warning_and_its_default_holds(base: Base, config: dict[str, Any], message: str) -> None:
+    monitor = read_monitor(base, config)
 
     assert monitor == Monitor(
         debugger=DebuggerFiles(folder=base.folder / "output/profiler"),
         parameters=config.get("ProfilingParameters", {}),
     )
-    assert said in base.heard()
+    assert message in base.heard()
 
 
 @pytest.mark.parametrize("content", ["[]x", json.dumps([1]), json.dumps({"DisableProfiler": "maybe"})])
@@ -111,7 +111,7 @@ def test_a_document_of_another_form_draws_a_warning_and_no_monitor_runs(base: Ba
 
 
 def test_a_local_path_elsewhere_is_kept(base: Base, tmp_path: Path) -> None:
-    monitor = asked(base, {"ProfilingParameters": {"LocalPath": str(tmp_path / "here")}})
+    monitor = read_monitor(base, {"ProfilingParameters": {"LocalPath": str(tmp_path / "here")}})
 
     assert monitor is not None
     assert monitor.debugger == DebuggerFiles(folder=tmp_path / "here")

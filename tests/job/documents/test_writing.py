@@ -11,13 +11,13 @@ from toolkit.job.documents import writing
 
 
 def test_every_hyperparameter_is_json_in_a_string() -> None:
-    asked = job_file(
+    job = job_file(
         hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]}
     )
 
-    made = writing.hyperparameters(asked, Path("/j/sourcedir.tar.gz"), "eu-west-1")
+    hyperparameters = writing.hyperparameters(job, Path("/j/sourcedir.tar.gz"), "eu-west-1")
 
-    assert made == {
+    assert hyperparameters == {
         "sagemaker_program": '"train.py"',
         "sagemaker_submit_directory": '"/j/sourcedir.tar.gz"',
         "sagemaker_container_log_level": "20",
@@ -49,13 +49,13 @@ def test_every_hyperparameter_is_json_in_a_string() -> None:
 def test_a_hyperparameter_that_contradicts_what_the_job_says_itself_is_refused(
     name: str, value: Any, hint: str
 ) -> None:
-    asked = job_file(hyperparameters={name: value})
+    job = job_file(hyperparameters={name: value})
 
     if not hint:
-        assert writing.hyperparameters(asked, Path("/s.tar.gz"), "us-east-1")[name] == json.dumps(value)
+        assert writing.hyperparameters(job, Path("/s.tar.gz"), "us-east-1")[name] == json.dumps(value)
         return
     with pytest.raises(ContractError) as caught:
-        writing.hyperparameters(asked, Path("/s.tar.gz"), "us-east-1")
+        writing.hyperparameters(job, Path("/s.tar.gz"), "us-east-1")
     assert str(caught.value).startswith(f"hyperparameter {name}: expected none, as the job itself says this, found ")
     assert hint in str(caught.value)
 
@@ -64,7 +64,7 @@ LOCAL = {"sagemaker_instance_type": "local"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "flags"),
+    ("distribution", "flags"),
     [
         ({}, {}),
         ("pytorchddp", {"sagemaker_pytorch_ddp_enabled": True, **LOCAL}),
@@ -106,9 +106,9 @@ LOCAL = {"sagemaker_instance_type": "local"}
     ],
 )
 def test_a_distribution_becomes_the_flags_that_the_sdk_makes_of_it(
-    asked: str | dict[str, Any], flags: dict[str, Any]
+    distribution: str | dict[str, Any], flags: dict[str, Any]
 ) -> None:
-    assert writing.distribution_flags(job_file(distribution=asked)) == flags
+    assert writing.distribution_flags(job_file(distribution=distribution)) == flags
 
 
 def test_channels_are_told_with_mode_and_distribution() -> None:

@@ -24,8 +24,10 @@ def job_file(
     """Return a job file; *more*: fields of it and of its LocalRun."""
     script = source / "train.py" if script is None else script
     groups = groups or (Group(name="homogeneousCluster", hosts=hosts, instance_type="local"),)
-    named = set(distribution.get(GROUPS, ())) if isinstance(distribution, dict) else set()
-    strategy, taking_part = strategy_of(distribution, {group.name for group in groups} | named, Origin(where="test"))
+    group_names = set(distribution.get(GROUPS, ())) if isinstance(distribution, dict) else set()
+    strategy, taking_part = strategy_of(
+        distribution, {group.name for group in groups} | group_names, Origin(where="test")
+    )
     local = {name: more.pop(name) for name in LocalRun.__struct_fields__ if name in more}
     return JobFile(
         **{
@@ -37,6 +39,7 @@ def job_file(
             "distribution_groups": taking_part,
             "run": LocalRun(**{"job_dir": Path("/j"), **local}),
             "requirements": requirements,
+            "hyperparameter_places": {name: f"hyperparameter {name}" for name in more.get("hyperparameters", ())},
             **more,
         }
     )

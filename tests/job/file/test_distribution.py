@@ -12,7 +12,7 @@ ON = {"enabled": True}
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("distribution", "words"),
     [
         ({"mpi": {**ON, "process_per_host": 2}}, (".mpi", "'process_per_host'", "Did you mean processes_per_host?")),
         ({"mpi": {**ON, "custom_mpi_option": "-x A"}}, (".mpi", "Did you mean custom_mpi_options?")),
@@ -34,15 +34,15 @@ ON = {"enabled": True}
         ({"smdistributed": {"modelparallel": {**ON, "parameters": []}}}, ("parameters", "expected")),
     ],
 )
-def test_what_would_be_ignored_is_refused(asked: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_what_would_be_ignored_is_refused(distribution: dict[str, Any], words: tuple[str, ...]) -> None:
     with pytest.raises(ContractError) as caught:
-        strategy_of(asked, {"a"}, Origin(where="job.json"))
+        strategy_of(distribution, {"a"}, Origin(where="job.json"))
 
     assert [word for word in ("job.json: $.distribution", *words) if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "distribution",
     [
         {"mpi": {**ON, "processes_per_host": 2, "custom_mpi_options": "-x A=b"}},
         {"pytorchddp": {**ON, "custom_mpi_options": "-x A=b"}},
@@ -50,11 +50,30 @@ def test_what_would_be_ignored_is_refused(asked: dict[str, Any], words: tuple[st
         {"torch_distributed": ON},
     ],
 )
-def test_what_the_sdk_knows_is_kept(asked: dict[str, Any]) -> None:
-    strategy, groups = strategy_of(asked, {"a"}, Origin(where="job.json"))
+def test_what_the_sdk_knows_is_kept(distribution: dict[str, Any]) -> None:
+    strategy, groups = strategy_of(distribution, {"a"}, Origin(where="job.json"))
 
-    assert dictionary(strategy, groups) == asked
+    assert dictionary(strategy, groups) == distribution
 
 
 def test_an_entry_that_is_off_starts_nothing() -> None:
     assert strategy_of({"mpi": {"enabled": False}}, {"a"}, Origin(where="x"))[0].name == "script"
+
+
+@pytest.mark.parametrize(
+    ("distribution", "groups"),
+    [
+        ({}, ()),
+        ({"mpi": {**ON, "processes_per_host": 2, "custom_mpi_options": "-x A"}}, ()),
+        ({"mpi": ON, "pytorchddp": ON, "instance_groups": ["a"]}, ("a",)),
+        ({"mpi": ON, "smdistributed": {"modelparallel": {**ON, "parameters": {"partitions": 2}}}}, ()),
+        ({"smdistributed": {"dataparallel": ON}}, ()),
+    ],
+)
+def test_a_strategy_written_as_a_dictionary_is_read_as_the_same(
+    distribution: dict[str, Any], groups: tuple[str, ...]
+) -> None:
+    strategy, group_names = strategy_of(distribution, {"a"}, Origin(where="job.json"))
+
+    assert group_names == groups
+    assert strategy_of(dictionary(strategy, groups), {"a"}, Origin(where="job.json")) == (strategy, groups)

@@ -28,27 +28,39 @@ def of(*argv: str, folder: Path = HERE) -> JobFile:
 
     parser = Parser()
     run.add(parser)
-    made = read(vars(parser.parse_args(argv)), folder, "now")
-    assert isinstance(made, JobFile)
-    return made
+    job = read(vars(parser.parse_args(argv)), folder, "now")
+    assert isinstance(job, JobFile)
+    return job
 
 
 def test_the_command_line_of_the_readme_says_everything() -> None:
     more = ["--channel", "train=data", "--metric", "loss=loss: ([0-9.]+)", "--requirements", "r.txt", "--job-dir", "J"]
 
-    made = of("vit/train.py", *DIGITS, *more)
+    job = of("vit/train.py", *DIGITS, *more)
 
-    assert made == JobFile(
+    assert job == JobFile(
         name="train-now",
         entry="train.py",
         processes_per_host=1,
         strategy=Strategy(name="pytorchddp"),
         hyperparameters={"epochs": 5},
+        hyperparameter_places={"epochs": "toolkit run: --hyperparameter epochs"},
         channels=(Channel(name="train", folder=Path("/job/data")),),
         metric_definitions=(("loss", "loss: ([0-9.]+)"),),
         source=Path("/job/vit"),
         groups=(Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
         requirements=Path("/job/r.txt"),
+        request={
+            "script": "/job/vit/train.py",
+            "job-dir": "/job/J",
+            "hosts": 2,
+            "processes-per-host": 1,
+            "distribution": "pytorchddp",
+            "hyperparameter": {"epochs": 5},
+            "channel": {"train": "/job/data"},
+            "metric": {"loss": "loss: ([0-9.]+)"},
+            "requirements": "/job/r.txt",
+        },
         run=LocalRun(job_dir=Path("/job/J")),
     )
 
@@ -98,9 +110,9 @@ def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
     ],
 )
 def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: ChannelMode, sharded: bool) -> None:
-    made = of("train.py", "--channel", f"train={text}")
+    job = of("train.py", "--channel", f"train={text}")
 
-    assert made.channels == (Channel(name="train", folder=Path(path), mode=mode, sharded=sharded),)
+    assert job.channels == (Channel(name="train", folder=Path(path), mode=mode, sharded=sharded),)
 
 
 @pytest.mark.parametrize(
@@ -108,36 +120,36 @@ def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: Cha
     [("/mnt/fsx:FileSystem", "ro"), ("/mnt/fsx:FileSystem:ro", "ro"), ("/mnt/fsx:FileSystem:rw", "rw")],
 )
 def test_a_channel_may_be_a_folder_that_all_hosts_share(text: str, access: Literal["ro", "rw"]) -> None:
-    made = of("train.py", "--channel", f"train={text}")
+    job = of("train.py", "--channel", f"train={text}")
 
-    assert made.channels == (Channel(name="train", folder=Path("/mnt/fsx"), file_system=access),)
+    assert job.channels == (Channel(name="train", folder=Path("/mnt/fsx"), file_system=access),)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("30s", 30.0), ("10m", 600.0), ("1.5h", 5400.0), ("250ms", 0.25), ("7", 7.0)]
 )
 def test_times_have_units(text: str, expected: float) -> None:
-    made = of("train.py", "--stop-after", text, "--max-run", text, "--kill", f"algo-1@{text}")
+    job = of("train.py", "--stop-after", text, "--max-run", text, "--kill", f"algo-1@{text}")
 
-    assert (made.run.stop_after_s, made.run.max_run_s) == (expected, expected)
-    assert made.run.kills == (Kill(host="algo-1", after_s=expected),)
+    assert (job.run.stop_after_s, job.run.max_run_s) == (expected, expected)
+    assert job.run.kills == (Kill(host="algo-1", after_s=expected),)
 
 
 def test_interruptions_are_in_the_order_of_their_times() -> None:
-    made = of("train.py", "--interrupt", "10m+1m", "--interrupt", "5s", "--max-wait", "1h")
+    job = of("train.py", "--interrupt", "10m+1m", "--interrupt", "5s", "--max-wait", "1h")
 
-    assert made.run.interrupts == (Interrupt(after_s=5.0), Interrupt(after_s=600.0, wait_s=60.0))
-    assert made.run.max_wait_s == 3600.0
+    assert job.run.interrupts == (Interrupt(after_s=5.0), Interrupt(after_s=600.0, wait_s=60.0))
+    assert job.run.max_wait_s == 3600.0
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("64 KB", 64 << 10), ("7", 7)]
 )
 def test_sizes_have_units(text: str, expected: int) -> None:
-    made = of("train.py", "--backend", "docker", "--image", "mine:1", "--memory", text, "--shm-size", text)
+    job = of("train.py", "--backend", "docker", "--image", "mine:1", "--memory", text, "--shm-size", text)
 
-    assert (made.run.backend, made.run.image) == ("docker", "mine:1")
-    assert (made.run.memory_bytes, made.run.shm_bytes) == (expected, expected)
+    assert (job.run.backend, job.run.image) == ("docker", "mine:1")
+    assert (job.run.memory_bytes, job.run.shm_bytes) == (expected, expected)
 
 
 def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
@@ -275,53 +287,59 @@ def test_dates_and_times_of_toml_are_text_as_in_yaml(tmp_path: Path) -> None:
     lines += "d = 1979-05-27\nt = 07:32:00\nl = [{x = 1979-05-27T07:32:00Z}]\n"
     (tmp_path / "job.toml").write_text(lines)
 
-    made = of(str(tmp_path / "job.toml"))
+    job = of(str(tmp_path / "job.toml"))
 
-    assert made.hyperparameters == {
+    assert job.hyperparameters == {
         "h": "12e4567",
         "d": "1979-05-27",
         "t": "07:32:00",
         "l": [{"x": "1979-05-27T07:32:00+00:00"}],
     }
-    assert json.dumps(made.hyperparameters)
+    assert json.dumps(job.hyperparameters)
 
 
 @TOML
 def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Path) -> None:
-    made = of(str(job_file))
+    job = of(str(job_file))
 
     folder = job_file.parent
-    assert (made.script, made.source) == (folder / "train.py", folder)
-    assert made.run.job_dir == Path("/job/jobs/digits")
-    assert made.strategy == Strategy(name="torch_distributed")
-    assert made.hyperparameters == {"epochs": 5, "optimizer": "5"}
-    assert made.channels == (
+    assert (job.script, job.source) == (folder / "train.py", folder)
+    assert job.run.job_dir == Path("/job/jobs/digits")
+    assert job.strategy == Strategy(name="torch_distributed")
+    assert job.hyperparameters == {"epochs": 5, "optimizer": "5"}
+    assert job.channels == (
         Channel(name="train", folder=folder.parent / "data", mode="Pipe"),
         Channel(name="test", folder=folder / "held", mode="FastFile", sharded=True),
         Channel(name="shared", folder=Path("/mnt/fsx"), file_system="rw"),
     )
-    assert made.environment == {"DEBUG": "true", "LEVEL": "3"}
-    assert (made.run.stop_after_s, made.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
-    assert [(each.after_s, each.wait_s) for each in made.run.interrupts] == [(10.0, 0.0), (20.0, 0.0), (30.0, 5.0)]
-    assert made.run.max_wait_s == 90.0
+    assert job.environment == {"DEBUG": "true", "LEVEL": "3"}
+    assert (job.run.stop_after_s, job.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
+    assert [(interrupt.after_s, interrupt.wait_s) for interrupt in job.run.interrupts] == [
+        (10.0, 0.0),
+        (20.0, 0.0),
+        (30.0, 5.0),
+    ]
+    assert job.run.max_wait_s == 90.0
 
 
 @TOML
 def test_arguments_beside_a_job_file_win_and_add(job_file: Path) -> None:
-    made = of(
+    job = of(
         str(job_file), "--hosts", "3", "--hyperparameter", "epochs=1", "--hyperparameter", "dim=8", "--job-dir", "J"
     )
 
-    assert len(made.hosts) == 3
-    assert made.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
-    assert made.run.job_dir == Path("/job/J")
+    assert len(job.hosts) == 3
+    assert job.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
+    assert job.run.job_dir == Path("/job/J")
 
 
 @TOML
 def test_toml_and_json_say_the_same(job_file: Path, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(import_module("tomllib").loads(JOB)))
 
-    assert of(str(tmp_path / "job.json")) == of(str(job_file))
+    text = repr(of(str(tmp_path / "job.json")))
+
+    assert text.replace("job.json", "job.toml") == repr(of(str(job_file)))
 
 
 YAML_JOB = """\
@@ -350,11 +368,11 @@ instance_groups:
 def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"job{suffix}").write_text(YAML_JOB)
 
-    made = of(str(tmp_path / f"job{suffix}"))
+    job = of(str(tmp_path / f"job{suffix}"))
 
-    assert (made.script, made.hosts) == (tmp_path / "train.py", ("algo-1", "algo-2"))
-    assert made.strategy == Strategy(name="torch_distributed")
-    assert made.hyperparameters == {
+    assert (job.script, job.hosts) == (tmp_path / "train.py", ("algo-1", "algo-2"))
+    assert job.strategy == Strategy(name="torch_distributed")
+    assert job.hyperparameters == {
         "lr": 0.0003,
         "warmup": "1_000",
         "mode": "on",
@@ -365,7 +383,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         "least": -math.inf,
         "layers": [1, 0.5, 1500.0],
     }
-    assert made.metric_definitions == (("loss", "loss=([0-9.]+)"),)
+    assert job.metric_definitions == (("loss", "loss=([0-9.]+)"),)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +401,10 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         ("hyperparameter: &a {x: [*a]}", ["job.yaml: $.hyperparameter.x[0]", "alias of the object that contains it"]),
         ("a: !!python/object/apply:os.system [ls]", ["job.yaml", "expected YAML"]),
         ("a: b\n---\nc: d", ["job.yaml", "expected YAML"]),
-        ("\n".join(f"x{at}: &a{at} [{f'*a{at - 1}, ' * 9 * (at > 0)}1]" for at in range(20)), ["at most 1,000,000"]),
+        (
+            "\n".join(f"x{index}: &a{index} [{f'*a{index - 1}, ' * 9 * (index > 0)}1]" for index in range(20)),
+            ["at most 1,000,000"],
+        ),
     ],
 )
 def test_a_wrong_yaml_file_is_named(tmp_path: Path, content: str, words: list[str]) -> None:
@@ -404,7 +425,7 @@ def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "name", "told"),
+    ("installed", "name", "hint"),
     [
         ((), "job.toml", "Install it (pip install tomli), or write the same in a .json file."),
         (("yaml",), "job.toml", "Install it (pip install tomli), or write the same in a .json or .yaml file."),
@@ -414,28 +435,28 @@ def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_this_python_cannot_read_names_only_formats_that_it_can(
-    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], name: str, told: str
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], name: str, hint: str
 ) -> None:
-    def found(name: str) -> object:
+    def import_fake(name: str) -> object:
         if name not in installed:
             raise ImportError(name)
         return object()
 
-    monkeypatch.setattr(text, "import_module", found)
+    monkeypatch.setattr(text, "import_module", import_fake)
 
     with pytest.raises(ContractError) as caught:
         options.from_file("", Path(name))
 
-    assert caught.value.hint.endswith(told)
+    assert caught.value.hint.endswith(hint)
 
 
 def test_of_several_distributions_the_first_is_used_and_the_others_are_kept_for_the_warning_of_train() -> None:
     several = {"torch_distributed": {"enabled": True}, "mpi": {"enabled": True}, "horovod": {"enabled": False}}
 
-    asked = of("t.py", "--distribution", json.dumps(several))
+    job = of("t.py", "--distribution", json.dumps(several))
 
-    assert (asked.strategy.name, asked.strategy.ignored) == ("mpi", ("torch_distributed",))
-    flags = {name for name, value in distribution_flags(asked).items() if name.endswith("_enabled") and value}
+    assert (job.strategy.name, job.strategy.ignored) == ("mpi", ("torch_distributed",))
+    flags = {name for name, value in distribution_flags(job).items() if name.endswith("_enabled") and value}
     assert flags == {"sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"}
 
 
@@ -452,7 +473,7 @@ def test_a_distribution_may_be_the_sdks_dictionary_as_python_writes_it(text: str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1.10", "hyperparameter k=1.10 stays text: as a number it would be 1.1"),
         ("12e4567", "stays text: as a number it would be inf"),
@@ -465,10 +486,10 @@ def test_a_distribution_may_be_the_sdks_dictionary_as_python_writes_it(text: str
         ("0.5", ""),
     ],
 )
-def test_a_number_that_is_another_as_text_is_said(text: str, said: str) -> None:
+def test_a_number_that_is_another_as_text_is_said(text: str, message: str) -> None:
     note = options.number_note("k", text)
 
-    assert said in note if said else not note
+    assert message in note if message else not note
 
 
 def test_distributions_have_the_names_that_torch_gives_them() -> None:
@@ -539,16 +560,16 @@ def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
     groups = [{"name": "cpu", "hosts": 1, "instance_type": "ml.c5.xlarge"}, {"name": "gpu", "hosts": 2}]
     (tmp_path / "job.json").write_text(json.dumps({"script": "t.py", "instance_groups": groups}))
 
-    made = of(str(tmp_path / "job.json"))
+    job = of(str(tmp_path / "job.json"))
 
-    assert [(group.name, group.hosts, group.instance_type) for group in made.groups] == [
+    assert [(group.name, group.hosts, group.instance_type) for group in job.groups] == [
         ("cpu", ("algo-1",), "ml.c5.xlarge"),
         ("gpu", ("algo-2", "algo-3"), "local"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("keys", "argv", "wanted"),
+    ("keys", "argv", "expected"),
     [
         ("", [], None),
         ("", ["--disable-profiler"], False),
@@ -560,12 +581,12 @@ def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_says_whether_it_wants_the_monitor(
-    tmp_path: Path, keys: str, argv: list[str], wanted: bool | None
+    tmp_path: Path, keys: str, argv: list[str], expected: bool | None
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f'script = "train.py"\n{keys}')
 
-    assert of(str(file), *argv).monitor is wanted
+    assert of(str(file), *argv).monitor is expected
 
 
 def test_a_job_that_wants_the_monitor_and_disables_it_is_wrong(tmp_path: Path) -> None:
@@ -574,3 +595,52 @@ def test_a_job_that_wants_the_monitor_and_disables_it_is_wrong(tmp_path: Path) -
 
     with pytest.raises(ContractError, match=r"\$\.monitor: expected false, as disable-profiler says, found true"):
         of(str(file))
+
+
+def test_a_wrong_channel_is_named_with_the_file_or_the_option_that_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\n[channel]\ntrain = "data:File:Pipe"\n')
+
+    with pytest.raises(ContractError) as in_file:
+        of("job.toml", "--channel", "other=data", folder=tmp_path)
+    with pytest.raises(ContractError) as in_option:
+        of("job.toml", "--channel", "train=data:File:FastFile", folder=tmp_path)
+
+    assert in_file.value.where == f"{tmp_path}/job.toml: $.channel"
+    assert in_option.value.where == "toolkit run: --channel"
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"), [("code/watch/rules.toml", "watch/rules.toml"), ("rules.toml", "rules.toml"), (None, "")]
+)
+def test_a_document_of_rules_keeps_its_place_in_the_source(rules: str | None, name: str) -> None:
+    job_file = of("code/train.py", *(("--rules", rules) if rules else ()))
+
+    assert job_file.rules_in_source == name
+
+
+def test_groups_of_one_name_are_refused(tmp_path: Path) -> None:
+    groups = [{"name": "a", "hosts": 1}, {"name": "a", "hosts": 1}]
+    (tmp_path / "job.json").write_text(json.dumps({"script": "t.py", "instance-groups": groups}))
+
+    with pytest.raises(ContractError, match="expected different names, found a, a"):
+        of("job.json", folder=tmp_path)
+
+
+def test_a_channel_that_is_no_path_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"script": "t.py", "channel": {"train": 7}}))
+
+    with pytest.raises(ContractError, match=r"\$\.channel\.train: expected a text or a table, found a whole number"):
+        of("job.json", folder=tmp_path)
+
+
+def test_bytes_that_are_no_utf_8_are_no_toml() -> None:
+    with pytest.raises(ContractError, match=r"job\.toml: expected TOML, found bytes that are not UTF-8"):
+        text.parse(b"name = '\xff'", Path("job.toml"))
+
+
+@TOML
+def test_a_mistake_in_toml_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text("script = train.py")
+
+    with pytest.raises(ContractError, match=r"job\.toml: expected TOML, found a mistake: "):
+        of("job.toml", folder=tmp_path)

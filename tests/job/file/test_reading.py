@@ -22,9 +22,9 @@ PATHS: list[tuple[str, Callable[[Path], object], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "found", "hint"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+@pytest.mark.parametrize(("make", "description", "hint"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
 def test_what_is_there_in_place_of_a_job_file_is_told(
-    tmp_path: Path, make: Callable[[Path], object], found: str, hint: str
+    tmp_path: Path, make: Callable[[Path], object], description: str, hint: str
 ) -> None:
     file = tmp_path / "job.toml"
     make(file)
@@ -32,7 +32,7 @@ def test_what_is_there_in_place_of_a_job_file_is_told(
     with pytest.raises(ContractError) as caught:
         read(file, NAMED)
 
-    assert caught.value.message.startswith(f"expected a job file, {found}")
+    assert caught.value.message.startswith(f"expected a job file, {description}")
     assert caught.value.where == str(file)
     assert caught.value.hint.startswith(hint)
 

@@ -8,7 +8,7 @@ from toolkit.job.file.script_arguments import hyperparameters
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (["--epochs", "3"], {"epochs": "3"}),
         (["--lr=0.10", "--amp"], {"lr": "0.10", "amp": True}),
@@ -17,12 +17,12 @@ from toolkit.job.file.script_arguments import hyperparameters
         ([], {}),
     ],
 )
-def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[str], found: dict[str, Any]) -> None:
-    assert hyperparameters(words, "here") == found
+def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[str], expected: dict[str, Any]) -> None:
+    assert hyperparameters(words, "here") == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["in.txt", "--epochs", "3"], "here: expected an option of the script, found 'in.txt'"),
         (["--xs", "1", "--xs", "2"], "here: expected each option once, found --xs again. Give its values together"),
@@ -32,8 +32,8 @@ def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[
         (["---x"], "here: expected -x, found ---x"),
     ],
 )
-def test_words_that_cannot_be_hyperparameters_are_refused(words: list[str], said: str) -> None:
-    with pytest.raises(ContractError, match=re.escape(said)):
+def test_words_that_cannot_be_hyperparameters_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ContractError, match=re.escape(message)):
         hyperparameters(words, "here")
 
 

@@ -25,7 +25,7 @@ else:
 rank, world = dist.get_rank(), dist.get_world_size()
 model = DistributedDataParallel(task.network())
 optimizer = torch.optim.SGD(model.parameters(), lr=task.RATE)
-x, y = (each[rank::world] for each in task.rows())
+x, y = (column[rank::world] for column in task.rows())
 for step in range(1, task.steps + 1):
     optimizer.zero_grad()
     task.loss_of(model, x, y).backward()

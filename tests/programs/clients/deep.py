@@ -19,7 +19,7 @@ config = {
 }
 optimizer = torch.optim.SGD(network.parameters(), lr=task.RATE)
 engine, *_ = deepspeed.initialize(model=network, optimizer=optimizer, config=config)
-x, y = (each[rank::world] for each in task.rows())
+x, y = (column[rank::world] for column in task.rows())
 for step in range(1, task.steps + 1):
     engine.backward(task.loss_of(engine, x, y))
     engine.step()

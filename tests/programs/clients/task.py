@@ -53,8 +53,8 @@ def report(model, *, rank, world, local, node):
     """Print this rank's numbers, and the loss of its model on all rows."""
     with torch.no_grad():
         loss = loss_of(model.float(), *rows()).item()
-    found = {"rank": rank, "world": world, "local": local, "node": node, "loss": round(loss, 5)}
-    print("client " + json.dumps(found), flush=True)
+    facts = {"rank": rank, "world": world, "local": local, "node": node, "loss": round(loss, 5)}
+    print("client " + json.dumps(facts), flush=True)
 
 
 def save(model, rank, path=MODEL):

@@ -38,7 +38,7 @@ arguments = TrainingArguments(
     enable_jit_checkpoint=True,
 )
 x, y = task.rows()
-dataset = [{"x": one, "y": other} for one, other in zip(x, y)]
+dataset = [{"x": features, "y": other} for features, other in zip(x, y)]
 model = Model()
 trainer = Trainer(model=model, args=arguments, train_dataset=dataset, callbacks=[AfterStep()])
 trainer.train()

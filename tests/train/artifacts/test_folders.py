@@ -13,7 +13,7 @@ Said = Callable[[], list[str]]
 
 
 @pytest.fixture
-def said(capfd: pytest.CaptureFixture[str]) -> Said:
+def read_log(capfd: pytest.CaptureFixture[str]) -> Said:
     return lambda: capfd.readouterr().err.splitlines()
 
 
@@ -36,7 +36,7 @@ def mount(folders: Folders) -> Iterator[Callable[..., None]]:
 TMPFS = ("-t", "tmpfs", "-o", "size=64k", "toolkit-test")
 
 
-def test_all_folders_are_made_but_the_one_whose_absence_means_something(folders: Folders, said: Said) -> None:
+def test_all_folders_are_made_but_the_one_whose_absence_means_something(folders: Folders, read_log: Said) -> None:
     prepare(folders, Log())
 
     for folder in (
@@ -48,20 +48,20 @@ def test_all_folders_are_made_but_the_one_whose_absence_means_something(folders:
     ):
         assert folder.is_dir()
     assert not folders.intermediate.exists()
-    assert said() == []
+    assert read_log() == []
 
 
-def test_folders_that_exist_keep_what_they_hold(folders: Folders, said: Said) -> None:
+def test_folders_that_exist_keep_what_they_hold(folders: Folders, read_log: Said) -> None:
     prepare(folders, Log())
     (folders.model / "weights").write_text("kept")
 
     prepare(folders, Log())
 
     assert (folders.model / "weights").read_text() == "kept"
-    assert said() == []
+    assert read_log() == []
 
 
-def test_a_link_to_a_folder_is_a_folder(folders: Folders, tmp_path: Path, said: Said) -> None:
+def test_a_link_to_a_folder_is_a_folder(folders: Folders, tmp_path: Path, read_log: Said) -> None:
     (tmp_path / "shared").mkdir()
     folders.base.mkdir()
     folders.checkpoints.symlink_to(tmp_path / "shared")
@@ -69,22 +69,24 @@ def test_a_link_to_a_folder_is_a_folder(folders: Folders, tmp_path: Path, said: 
     prepare(folders, Log())
 
     assert folders.checkpoints.is_symlink()
-    assert said() == []
+    assert read_log() == []
 
 
-def test_a_file_in_a_folders_place_is_said_and_the_rest_made(folders: Folders, said: Said) -> None:
+def test_a_file_in_a_folders_place_is_said_and_the_rest_made(folders: Folders, read_log: Said) -> None:
     folders.base.mkdir()
     folders.model.touch()
 
     prepare(folders, Log())
 
-    assert said() == [
+    assert read_log() == [
         f"[toolkit] warning: {folders.model}: expected a folder, found a file; the job continues without",
     ]
     assert folders.output_data.is_dir()
 
 
-def test_a_read_only_base_is_said_once_and_not_fatal(folders: Folders, said: Said, mount: Callable[..., None]) -> None:
+def test_a_read_only_base_is_said_once_and_not_fatal(
+    folders: Folders, read_log: Said, mount: Callable[..., None]
+) -> None:
     mount(*TMPFS)
     folders.output.mkdir()
     mount("-o", "remount,ro")
@@ -92,14 +94,14 @@ def test_a_read_only_base_is_said_once_and_not_fatal(folders: Folders, said: Sai
     prepare(folders, Log())
 
     names = (folders.code, folders.data, folders.model, folders.output_data, folders.checkpoints)
-    assert said() == [
+    assert read_log() == [
         f"[toolkit] warning: {', '.join(map(str, names))}: cannot be created (Read-only file system); "
         "the job continues without",
         f"[toolkit] warning: {folders.output}: cannot be written; the job continues without",
     ]
 
 
-def test_a_full_disk_is_said_once_and_not_fatal(folders: Folders, said: Said, mount: Callable[..., None]) -> None:
+def test_a_full_disk_is_said_once_and_not_fatal(folders: Folders, read_log: Said, mount: Callable[..., None]) -> None:
     mount(*TMPFS)
     prepare(folders, Log())
     with (folders.base / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
@@ -108,15 +110,15 @@ def test_a_full_disk_is_said_once_and_not_fatal(folders: Folders, said: Said, mo
 
     prepare(folders, Log())
 
-    assert said() == [
+    assert read_log() == [
         f"[toolkit] warning: {folders.model}, {folders.output}: the disk is full; the job continues without",
     ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder; a read-only mount is tested instead")
-def test_a_forbidden_base_is_said(folders: Folders, said: Said) -> None:
+def test_a_forbidden_base_is_said(folders: Folders, read_log: Said) -> None:
     folders.base.mkdir(0o555)
 
     prepare(folders, Log())
 
-    assert "Permission denied" in said()[0]
+    assert "Permission denied" in read_log()[0]

@@ -1,4 +1,4 @@
-"""What the writer of gzip streams does with contents of different kinds."""
+"""The writer of gzip streams packs contents of different kinds."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ NOISE = random.Random(1).randbytes(SIZE)
 TEXT = b"".join(b"%d: a line of text, number %d\n" % (number, number * number) for number in range(20_000))[:SIZE]
 PIECE = BLOCK_BYTES // 4
 # Of 64 KiB, a quarter of a block each.
-RECORDS = b"".join(NOISE[at : at + 16_384] + bytes(PIECE - 16_384) for at in range(0, SIZE - PIECE, PIECE))
+RECORDS = b"".join(NOISE[index : index + 16_384] + bytes(PIECE - 16_384) for index in range(0, SIZE - PIECE, PIECE))
 
 
 def packed(content: bytes, threads: int = 2) -> bytes:

@@ -1,14 +1,17 @@
 """The folder for temporary files, whose name anybody can know."""
 
 import os
+import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.started import ROOT
 from toolkit.errors import PlatformError, UserError
 from toolkit.log import Log
 from toolkit.train.artifacts import scratch
@@ -18,7 +21,7 @@ STRANGER = 12345
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Path:
+def scratch_folder(tmp_path: Path) -> Path:
     return tmp_path / "toolkit-0-abc"
 
 
@@ -26,14 +29,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_an_absent_folder_is_made_for_this_user_alone_and_taken_again(asked: Path) -> None:
-    said: list[bytes] = []
+def test_an_absent_folder_is_made_for_this_user_alone_and_taken_again(scratch_folder: Path) -> None:
+    lines: list[bytes] = []
     log = Log()
-    log.say_through(said.append)
+    log.say_through(lines.append)
 
-    assert scratch.private(asked, log) == scratch.private(asked, log) == asked
-    assert mode(asked) == 0o700
-    assert said == []
+    assert scratch.private(scratch_folder, log) == scratch.private(scratch_folder, log) == scratch_folder
+    assert mode(scratch_folder) == 0o700
+    assert lines == []
 
 
 def linked(path: Path) -> None:
@@ -60,7 +63,7 @@ def piped(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "found"),
+    ("lay", "reason"),
     [
         (linked, "a link to"),
         (dangling, "a link to"),
@@ -70,58 +73,70 @@ def piped(path: Path) -> None:
         (Path.touch, "no folder"),
     ],
 )
-def test_what_others_may_have_laid_there_is_left_alone(asked: Path, made: Callable[[Path], None], found: str) -> None:
-    if made is theirs and os.geteuid():
+def test_what_others_may_have_laid_there_is_left_alone(
+    scratch_folder: Path, lay: Callable[[Path], None], reason: str
+) -> None:
+    if lay is theirs and os.geteuid():
         pytest.skip("needs root")
-    made(asked)
-    before = asked.lstat()
-    said: list[bytes] = []
+    lay(scratch_folder)
+    stat_before = scratch_folder.lstat()
+    lines: list[bytes] = []
     log = Log()
-    log.say_through(said.append)
+    log.say_through(lines.append)
 
-    run = RunFolder(asked, "7-abc", log)
+    run = RunFolder(scratch_folder, "7-abc", log)
 
-    assert run.scratch.parent == asked.parent
+    assert run.scratch.parent == scratch_folder.parent
     assert run.scratch.name.startswith("toolkit-0-abc-")
     assert (mode(run.scratch), mode(run.path)) == (0o700, 0o700)
-    assert f"{asked}: expected a folder of this user alone, found {found}" in b"".join(said).decode()
+    assert f"{scratch_folder}: expected a folder of this user alone, found {reason}" in b"".join(lines).decode()
     run.close()
-    assert asked.lstat() == before
-    assert not (asked.parent / "nowhere").exists()
+    assert scratch_folder.lstat() == stat_before
+    assert not (scratch_folder.parent / "nowhere").exists()
     assert not run.scratch.exists()
 
 
-def test_the_folders_of_runs_that_were_killed_are_removed_and_those_of_living_ones_stay(asked: Path) -> None:
-    living = RunFolder(asked, "1-a", Log())
-    killed = RunFolder(asked, "1-b", Log())
-    (killed.path / "environment.json").write_text("{}")
-    assert killed._lock is not None
-    os.close(killed._lock)  # As the kernel does.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from toolkit.log import Log
+from toolkit.train.artifacts.scratch import RunFolder
+run = RunFolder(Path(sys.argv[1]), sys.argv[2], Log())
+(run.path / "environment.json").write_text("{}")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
-    own = RunFolder(asked, "1-c", Log())
 
-    assert sorted(path.name for path in asked.iterdir()) == ["run-1-a", "run-1-c"]
-    own.close()
+def test_the_folders_of_runs_that_were_killed_are_removed_and_those_of_living_ones_stay(scratch_folder: Path) -> None:
+    living = RunFolder(scratch_folder, "1-a", Log())
+    killed = subprocess.run([sys.executable, "-c", KILLED, scratch_folder, "1-b"], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert (scratch_folder / "run-1-b/environment.json").exists()
+
+    own_run = RunFolder(scratch_folder, "1-c", Log())
+
+    assert sorted(path.name for path in scratch_folder.iterdir()) == ["run-1-a", "run-1-c"]
+    own_run.close()
     living.close()
-    assert not asked.exists()
+    assert not scratch_folder.exists()
 
 
-def test_what_is_known_to_be_installed_outlives_the_run(asked: Path) -> None:
-    run = RunFolder(asked, "1-a", Log())
+def test_what_is_known_to_be_installed_outlives_the_run(scratch_folder: Path) -> None:
+    run = RunFolder(scratch_folder, "1-a", Log())
     (run.scratch / "installed").mkdir()
 
     run.close()
 
-    assert [path.name for path in asked.iterdir()] == ["installed"]
+    assert [path.name for path in scratch_folder.iterdir()] == ["installed"]
 
 
-def test_a_link_among_the_runs_is_not_followed(asked: Path, tmp_path: Path) -> None:
+def test_a_link_among_the_runs_is_not_followed(scratch_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
-    asked.mkdir(mode=0o700)
-    (asked / "run-9-x").symlink_to(tmp_path / "kept")
+    scratch_folder.mkdir(mode=0o700)
+    (scratch_folder / "run-9-x").symlink_to(tmp_path / "kept")
 
-    RunFolder(asked, "1-a", Log()).close()
+    RunFolder(scratch_folder, "1-a", Log()).close()
 
     assert (tmp_path / "kept/file").exists()
 
@@ -149,19 +164,19 @@ def test_a_folder_that_cannot_be_made_on_a_full_disk_is_worth_another_try(tmp_pa
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize(("bits", "is_theirs", "warned"), [(0o777, True, 1), (0o1777, True, 0), (0o777, False, 0)])
 def test_a_place_where_others_may_replace_our_files_is_told_of(
-    asked: Path, bits: int, is_theirs: bool, warned: int
+    scratch_folder: Path, bits: int, is_theirs: bool, warned: int
 ) -> None:
-    asked.parent.chmod(bits)
-    (asked.parent / "file").touch()
+    scratch_folder.parent.chmod(bits)
+    (scratch_folder.parent / "file").touch()
     if is_theirs:
-        os.chown(asked.parent / "file", STRANGER, STRANGER)
-    said: list[bytes] = []
+        os.chown(scratch_folder.parent / "file", STRANGER, STRANGER)
+    lines: list[bytes] = []
     log = Log()
-    log.say_through(said.append)
+    log.say_through(lines.append)
 
-    scratch.private(asked, log)
+    scratch.private(scratch_folder, log)
 
-    assert b"".join(said).decode().count("may replace ours (no sticky bit). Run chmod +t") == warned
+    assert b"".join(lines).decode().count("may replace ours (no sticky bit). Run chmod +t") == warned
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'a "b"', "größe", "模型", "$HOME", "a;b", "a:b", "a,b", "x" * 200])

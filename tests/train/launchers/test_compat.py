@@ -1,4 +1,4 @@
-"""Which old import names a job's script gets."""
+"""A job's script gets the old import names that it needs."""
 
 import pytest
 

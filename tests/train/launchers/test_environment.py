@@ -22,21 +22,21 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("own", ["the user's", ""])
-def test_the_users_value_wins(name: str, own: str) -> None:
+@pytest.mark.parametrize("value", ["the user's", ""])
+def test_the_users_value_wins(name: str, value: str) -> None:
     """Contract point 27."""
-    given = environment(job_of(hosts=TWO, machine={"fabric": "efa"}), ())
-    kept = environment(job_of(hosts=TWO, machine={"fabric": "efa"}, environ={name: own}), ())
+    defaults = environment(job_of(hosts=TWO, machine={"fabric": "efa"}), ())
+    with_value = environment(job_of(hosts=TWO, machine={"fabric": "efa"}, environ={name: value}), ())
 
-    assert given[name] == OURS[name]
-    assert kept == {**given, name: own}
+    assert defaults[name] == OURS[name]
+    assert with_value == {**defaults, name: value}
 
 
 def test_the_python_path_is_the_hook_the_code_and_the_users_own_in_this_order() -> None:
     """Contract point 25."""
-    own = {"PYTHONPATH": "/my/modules:/more"}
+    variables = {"PYTHONPATH": "/my/modules:/more"}
 
-    assert environment(job_of(environ=own), ())["PYTHONPATH"] == f"{HOOK}:/opt/ml/code:/my/modules:/more"
+    assert environment(job_of(environ=variables), ())["PYTHONPATH"] == f"{HOOK}:/opt/ml/code:/my/modules:/more"
     assert environment(job_of(), ())["PYTHONPATH"] == f"{HOOK}:/opt/ml/code"
 
 
@@ -73,10 +73,10 @@ def test_the_rendezvous_is_the_users_else_the_leader_and_7777(
 
 
 def test_one_host_has_a_rendezvous_of_its_own_whatever_its_name_resolves_to() -> None:
-    """28: Hugging Face's Trainer and DeepSpeed under mpirun need both variables."""
-    given = environment(job_of(), ())
+    """Contract point 28: Hugging Face's Trainer and DeepSpeed under mpirun need both variables."""
+    environ = environment(job_of(), ())
 
-    assert (given["MASTER_ADDR"], given["MASTER_PORT"]) == ("127.0.0.1", "7777")
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == ("127.0.0.1", "7777")
     assert environment(job_of(environ={"MASTER_ADDR": "algo-1"}), ())["MASTER_ADDR"] == "algo-1"
 
 
@@ -142,10 +142,10 @@ def test_the_link_has_its_port_three_near_ones_and_some_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "own", "first"), [("1", None, 2), ("2", None, 1), ("65535", None, 65534), ("7777", 80, 80)]
+    ("rendezvous", "link_port", "first"), [("1", None, 2), ("2", None, 1), ("65535", None, 65534), ("7777", 80, 80)]
 )
-def test_the_links_ports_are_ports(rendezvous: str, own: int | None, first: int) -> None:
-    ports = link_ports(job_of(hosts=TWO, environ={"MASTER_PORT": rendezvous}, settings=Settings(link_port=own)))
+def test_the_links_ports_are_ports(rendezvous: str, link_port: int | None, first: int) -> None:
+    ports = link_ports(job_of(hosts=TWO, environ={"MASTER_PORT": rendezvous}, settings=Settings(link_port=link_port)))
 
     assert ports[0] == first
     assert all(0 < port < 65536 for port in ports)

@@ -10,7 +10,7 @@ TWO = ("algo-1", "algo-2")
 
 
 @pytest.mark.parametrize(
-    ("asked", "have", "route", "expected", "note"),
+    ("requested", "have", "route", "expected", "note"),
     [
         ("eth0", ("eth0", "lo"), "eth0", "eth0", ""),
         ("eth1", ("eth0", "eth1", "lo"), "eth0", "eth1", ""),
@@ -20,16 +20,16 @@ TWO = ("algo-1", "algo-2")
     ],
 )
 def test_the_interface_is_the_documents_if_it_is_there_else_the_routes(
-    asked: str, have: tuple[str, ...], route: str | None, expected: str | None, note: str
+    requested: str, have: tuple[str, ...], route: str | None, expected: str | None, note: str
 ) -> None:
     """Contract point 77."""
-    job = job_of(hosts=TWO, interface=asked, machine={"interfaces": have, "route_interface": route})
+    job = job_of(hosts=TWO, interface=requested, machine={"interfaces": have, "route_interface": route})
 
-    found, said = interface(job)
+    chosen, message = interface(job)
 
-    assert found == expected
-    assert said == (f"network interface {asked} is not on this machine {note}" if note else "")
-    assert notes(job) == ((said,) if note else ())
+    assert chosen == expected
+    assert message == (f"network interface {requested} is not on this machine {note}" if note else "")
+    assert notes(job) == ((message,) if note else ())
     names = {"NCCL_SOCKET_IFNAME": expected, "GLOO_SOCKET_IFNAME": expected} if expected else {}
     assert variables(job) == {"NCCL_HOSTID": "algo-1", **names}
 
@@ -43,14 +43,14 @@ def test_one_host_needs_none_of_it(machine: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("fabric", "expected"), [("tcp", False), ("infiniband", False), ("efa", True)])
 def test_efa_is_used_where_its_devices_are(fabric: str, expected: bool) -> None:
-    """48: decided by devices, never by a list of instance types."""
-    found = variables(job_of(hosts=TWO, machine={"fabric": fabric}))
+    """Contract point 48: decided by devices, never by a list of instance types."""
+    efa_variables = variables(job_of(hosts=TWO, machine={"fabric": fabric}))
 
-    assert (found.get("FI_PROVIDER") == "efa") is expected
+    assert (efa_variables.get("FI_PROVIDER") == "efa") is expected
 
 
 def test_every_host_is_another_to_nccl_whatever_its_container_is_called() -> None:
-    """76: containers of one machine share its boot id, and may share their name, too."""
+    """Contract point 76: containers of one machine share its boot id, and may share their name, too."""
     jobs = [job_of("torch_distributed", hosts=TWO, current=host) for host in TWO]
 
     assert [variables(job)["NCCL_HOSTID"] for job in jobs] == ["algo-1", "algo-2"]

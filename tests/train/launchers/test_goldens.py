@@ -184,10 +184,10 @@ JOBS: dict[str, Job] = {
 def text(name: str) -> str:
     """Return the plan of a job in the goldens' format."""
     job = JOBS[name]
-    given = () if name == "everything" else tokens(job)
-    known = {**job.environ} if name == "everything" else {**job.environ, **variables(job, given)}
-    shown = table.plan(job, RUN).text({k: v for k, v in known.items() if k != "PYTHONPATH"})
-    return shown.replace(str(HOOK), "@HOOK@").replace(str(HOOK.parents[2]), "@TOOLKIT@")
+    arguments = () if name == "everything" else tokens(job)
+    environ = {**job.environ} if name == "everything" else {**job.environ, **variables(job, arguments)}
+    text = table.plan(job, RUN).text({k: v for k, v in environ.items() if k != "PYTHONPATH"})
+    return text.replace(str(HOOK), "@HOOK@").replace(str(HOOK.parents[2]), "@TOOLKIT@")
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))
@@ -203,12 +203,12 @@ def test_every_golden_belongs_to_a_job() -> None:
 def test_a_plan_is_made_of_the_job_alone(name: str) -> None:
     """Two plans are equal, the job does not change, and the job's own environment is in the plan."""
     job = JOBS[name]
-    before = copy.deepcopy(job)
+    original = copy.deepcopy(job)
 
     plan = table.plan(job, RUN)
 
     assert plan == table.plan(job, RUN)
-    assert job == before
+    assert job == original
     assert {k: plan.phase.main.environ[k] for k in ENVIRON} == ENVIRON
 
 

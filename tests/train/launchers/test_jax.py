@@ -1,4 +1,4 @@
-"""Which GPUs each rank of JAX gets, and where the ranks meet."""
+"""Each rank of JAX gets its GPUs and the address at which the ranks meet."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def devices(**more: Any) -> list[str | None]:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("options", "expected"),
     [
         ({"gpus": 2}, ["0", "1"]),
         ({"gpus": 4, "per_host": 2}, ["0,1", "2,3"]),
@@ -34,8 +34,8 @@ def devices(**more: Any) -> list[str | None]:
         ({"gpus": 2, "environ": {"JAX_PLATFORMS": "cuda,cpu"}}, ["0", "1"]),
     ],
 )
-def test_each_rank_gets_its_share_of_the_gpus(given: dict[str, Any], expected: list[str | None]) -> None:
-    assert devices(**given) == expected
+def test_each_rank_gets_its_share_of_the_gpus(options: dict[str, Any], expected: list[str | None]) -> None:
+    assert devices(**options) == expected
 
 
 def test_gpus_that_cannot_be_shared_out_evenly_are_an_error() -> None:
@@ -51,7 +51,7 @@ def test_ranks_are_numbered_over_the_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "coordinator", "bind"),
+    ("options", "coordinator", "bind"),
     [
         ({}, "127.0.0.1:0", "127.0.0.1:0"),
         ({"environ": {"MASTER_PORT": "20001"}}, "127.0.0.1:20001", "127.0.0.1:20001"),
@@ -61,9 +61,9 @@ def test_ranks_are_numbered_over_the_hosts() -> None:
     ],
 )
 def test_the_coordinator_is_the_leader_unless_the_user_names_one(
-    given: dict[str, Any], coordinator: str, bind: str | None
+    options: dict[str, Any], coordinator: str, bind: str | None
 ) -> None:
-    environ = main_of(**given).environ
+    environ = main_of(**options).environ
 
     assert environ["JAX_COORDINATOR_ADDRESS"] == coordinator
     assert environ.get("JAX_COORDINATOR_BIND_ADDRESS") == bind

@@ -1,4 +1,4 @@
-"""What jobs of the model parallel library get; AWS's own under mpirun as from sagemaker-training 5.1.4 (its mpi.py)."""
+"""Plans of jobs of the model parallel library; AWS's own under mpirun as from sagemaker-training 5.1.4 (its mpi.py)."""
 
 import json
 from pathlib import Path
@@ -20,9 +20,9 @@ TWO = {"partitions": 2}
 
 
 def job(parameters: Any = TWO, *, programs: tuple[str, ...] = ("smddpmprun",), **environ: str) -> Job:
-    given = {} if parameters is None else {"mp_parameters": parameters}
-    found = {"mpi": MPI, "programs": programs}
-    return job_of("mpi", machine=found, hyperparameters=given, environ=environ, per_host=2)
+    hyperparameters = {} if parameters is None else {"mp_parameters": parameters}
+    machine = {"mpi": MPI, "programs": programs}
+    return job_of("mpi", machine=machine, hyperparameters=hyperparameters, environ=environ, per_host=2)
 
 
 def main(of: Job) -> ProcessSpec:
@@ -30,7 +30,7 @@ def main(of: Job) -> ProcessSpec:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wrapped"),
+    ("job", "wrapped"),
     [
         (job(), True),
         (job(TWO | {"ddp_dist_backend": "auto"}), True),
@@ -40,17 +40,19 @@ def main(of: Job) -> ProcessSpec:
         (job(programs=()), False),
     ],
 )
-def test_smddpmprun_starts_the_ranks_where_it_is_installed_and_not_switched_off(asked: Job, wrapped: bool) -> None:
-    argv = main(asked).argv
+def test_smddpmprun_starts_the_ranks_where_it_is_installed_and_not_switched_off(job: Job, wrapped: bool) -> None:
+    argv = main(job).argv
 
-    at = argv.index("-", argv.index("-S"))  # The rank's command follows the rank shim.
-    start = argv[at + 1 : at + 6]
-    assert start == (("smddpmprun", "-i", "local", "--allow-bypass", PYTHON) if wrapped else argv[at + 1 : at + 6])
+    index = argv.index("-", argv.index("-S"))  # The rank's command follows the rank shim.
+    start = argv[index + 1 : index + 6]
+    assert start == (
+        ("smddpmprun", "-i", "local", "--allow-bypass", PYTHON) if wrapped else argv[index + 1 : index + 6]
+    )
     assert ("smddpmprun" in argv) is wrapped
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("job", "expected"),
     [
         (job(SM_DLC_TORCH_VERSION="2.5.1+cu124"), ("simple", "ring")),
         (job(SM_DLC_TORCH_VERSION="1.13.1"), ("simple", None)),
@@ -60,16 +62,16 @@ def test_smddpmprun_starts_the_ranks_where_it_is_installed_and_not_switched_off(
     ],
 )
 def test_nccl_is_told_of_the_library_where_the_image_has_awss_pytorch(
-    asked: Job, found: tuple[str | None, str | None]
+    job: Job, expected: tuple[str | None, str | None]
 ) -> None:
-    environ = main(asked).environ
+    environ = main(job).environ
 
-    assert (environ.get("NCCL_PROTO"), environ.get("NCCL_ALGO")) == found
+    assert (environ.get("NCCL_PROTO"), environ.get("NCCL_ALGO")) == expected
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "torch_distributed", "pytorchddp"])
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"partitions": 2, "microbatch": 4}, "found 'microbatch'. Did you mean microbatches?"),
         (
@@ -84,7 +86,7 @@ def test_nccl_is_told_of_the_library_where_the_image_has_awss_pytorch(
         ("partitions=2", "expected a JSON object of the model parallel library's parameters, found 'partitions=2'"),
     ],
 )
-def test_wrong_parameters_are_refused_before_the_start(strategy: StrategyName, parameters: Any, said: str) -> None:
+def test_wrong_parameters_are_refused_before_the_start(strategy: StrategyName, parameters: Any, message: str) -> None:
     """Two hosts of two ranks."""
     two: dict[str, Any] = {"hosts": ("algo-1", "algo-2"), "per_host": 2, "machine": {"mpi": MPI}}
 
@@ -92,7 +94,7 @@ def test_wrong_parameters_are_refused_before_the_start(strategy: StrategyName, p
         table.plan(job_of(strategy, hyperparameters={"mp_parameters": parameters}, **two), SCRATCH)
 
     assert refused.value.exit_code == 78
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.where == "mp_parameters"
 
 
@@ -111,7 +113,7 @@ def test_one_process_may_profile_a_model_for_several_partitions() -> None:
 
 def test_a_partition_file_is_checked_before_the_start(tmp_path: Path) -> None:
     file = tmp_path / "partition.json"
-    for document, said in (
+    for document, message in (
         (None, "expected a partition decision, found no readable file"),
         ("{}", "fingerprint"),
         (three(), "expected a decision for 2 partitions, found one for 3"),
@@ -122,12 +124,19 @@ def test_a_partition_file_is_checked_before_the_start(tmp_path: Path) -> None:
         with pytest.raises(ContractError) as refused:
             table.plan(job_of("torch_distributed", hyperparameters=parameters, per_host=2), SCRATCH)
         assert refused.value.exit_code == 78
-        assert said in str(refused.value) and str(file) in str(refused.value)
+        assert message in str(refused.value) and str(file) in str(refused.value)
 
 
 def three() -> str:
-    found = {"fingerprint": "f", "devices": 3, "memory_weight": 0.8, "method": "manual", "reason": "", "assignment": {}}
-    return json.dumps(found)
+    decision = {
+        "fingerprint": "f",
+        "devices": 3,
+        "memory_weight": 0.8,
+        "method": "manual",
+        "reason": "",
+        "assignment": {},
+    }
+    return json.dumps(decision)
 
 
 RELEASE_2 = {"hybrid_shard_degree": 2, "tensor_parallel_degree": 2}
@@ -145,27 +154,27 @@ RELEASE_2 = {"hybrid_shard_degree": 2, "tensor_parallel_degree": 2}
     ],
 )
 def test_parameters_of_release_2_are_called_so_where_the_image_does_not_hold_it(parameters: dict[str, Any]) -> None:
-    asked = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2)
+    job = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2)
 
     with pytest.raises(ContractError) as caught:
-        table.plan(asked, SCRATCH)
+        table.plan(job, SCRATCH)
 
-    said = str(caught.value)
+    error_text = str(caught.value)
     words = ("mp_parameters: expected", "release 1", "release 2", "torch.sagemaker", "FSDP2", "tp_plan")
-    assert [word for word in words if word not in said] == []
+    assert [word for word in words if word not in error_text] == []
 
 
 @pytest.mark.parametrize("strategy", ["torch_distributed", "pytorchddp"])
 def test_a_job_of_release_2_starts_as_any_other_where_the_image_holds_it(strategy: StrategyName) -> None:
     held = {"torch_sagemaker": True}
-    asked = job_of(strategy, hyperparameters={"mp_parameters": RELEASE_2}, per_host=2, machine=held)
+    job = job_of(strategy, hyperparameters={"mp_parameters": RELEASE_2}, per_host=2, machine=held)
 
-    made = table.plan(asked, SCRATCH)
+    planned = table.plan(job, SCRATCH)
 
-    assert made.launcher == "torchrun"
-    assert "TOOLKIT_COMPAT_PATH" not in made.phase.main.environ
-    assert made.phase.main.environ["NCCL_PROTO"] == "simple"
-    assert json.loads(made.phase.main.environ["SM_HP_MP_PARAMETERS"]) == RELEASE_2
+    assert planned.launcher == "torchrun"
+    assert "TOOLKIT_COMPAT_PATH" not in planned.phase.main.environ
+    assert planned.phase.main.environ["NCCL_PROTO"] == "simple"
+    assert json.loads(planned.phase.main.environ["SM_HP_MP_PARAMETERS"]) == RELEASE_2
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_a_job_of_release_2_starts_as_any_other_where_the_image_holds_it(strateg
 )
 def test_parameters_of_release_1_stay_so(parameters: dict[str, Any], words: str) -> None:
     held = {"torch_sagemaker": True}
-    asked = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2, machine=held)
+    job = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2, machine=held)
 
     with pytest.raises(ContractError, match=words):
-        table.plan(asked, SCRATCH)
+        table.plan(job, SCRATCH)

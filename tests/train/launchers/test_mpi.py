@@ -48,9 +48,33 @@ def test_one_host_needs_no_agent() -> None:
     spec = main(under(gpus=8, hyperparameters={"lr": 0.1}))
 
     assert spec.argv == (
-        *("mpirun", "--host", "localhost:8", "-np", "8", "--allow-run-as-root", "--mca", "plm_rsh_agent", "/bin/sh"),
-        *("--bind-to", "none", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
-        *(PYTHON, "-I", "-S", str(RANK_SHIM), "-", PYTHON, "-m", "mpi4py", "train.py", "--lr", "0.1"),
+        "mpirun",
+        "--host",
+        "localhost:8",
+        "-np",
+        "8",
+        "--allow-run-as-root",
+        "--mca",
+        "plm_rsh_agent",
+        "/bin/sh",
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+        "--mca",
+        "btl_vader_single_copy_mechanism",
+        "none",
+        PYTHON,
+        "-I",
+        "-S",
+        str(RANK_SHIM),
+        "-",
+        PYTHON,
+        "-m",
+        "mpi4py",
+        "train.py",
+        "--lr",
+        "0.1",
     )
     assert (spec.mpi_role, spec.starts_ranks) == ("", tuple(range(8)))
 
@@ -59,12 +83,12 @@ def test_one_host_needs_no_agent() -> None:
 def test_the_first_host_leads_and_the_others_wait_for_their_daemon(
     current: str, mpi_role: str, ranks: tuple[int, ...]
 ) -> None:
-    """40, 41: the documents' order, not the alphabet's."""
-    made = plan(under(hosts=HOSTS, current=current, per_host=2), SCRATCH)
-    spec = made.phase.main
+    """Contract points 40, 41: the documents' order, not the alphabet's."""
+    planned = plan(under(hosts=HOSTS, current=current, per_host=2), SCRATCH)
+    spec = planned.phase.main
 
-    assert (spec.mpi_role, spec.starts_ranks, made.world_size) == (mpi_role, ranks, 6)
-    assert made.role == ("leader" if mpi_role == "agent" else "follower")
+    assert (spec.mpi_role, spec.starts_ranks, planned.world_size) == (mpi_role, ranks, 6)
+    assert planned.role == ("leader" if mpi_role == "agent" else "follower")
     if mpi_role == "agent":
         assert spec.argv[1:5] == ("--host", "algo-2:2,algo-10:2,algo-1:2", "-np", "6")
     else:
@@ -83,7 +107,7 @@ def test_hosts_that_are_one_machine_are_kept_apart(mpi: Mpi, names: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("mpi", "asked", "kept", "given"),
+    ("mpi", "options", "remaining", "variables"),
     [
         (OPEN_MPI_4, "-q -x A=b --NCCL_DEBUG INFO -mca x y", ("-q", "-x", "A=b", "-mca", "x", "y"),
          {"NCCL_DEBUG": "INFO"}),
@@ -93,20 +117,20 @@ def test_hosts_that_are_one_machine_are_kept_apart(mpi: Mpi, names: bool) -> Non
     ],
 )  # fmt: skip
 def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
-    mpi: Mpi, asked: str, kept: tuple[str, ...], given: dict[str, str]
+    mpi: Mpi, options: str, remaining: tuple[str, ...], variables: dict[str, str]
 ) -> None:
     """Contract point 44."""
-    assert split_options(mpi, asked) == (kept, given)
+    assert split_options(mpi, options) == (remaining, variables)
 
-    spec = main(under(mpi, options=asked))
+    spec = main(under(mpi, options=options))
 
-    at = spec.argv.index(PYTHON)
-    assert spec.argv[at - len(kept) : at] == kept
-    assert {name: spec.environ[name] for name in given} == given
+    index = spec.argv.index(PYTHON)
+    assert spec.argv[index - len(remaining) : index] == remaining
+    assert {name: spec.environ[name] for name in variables} == variables
 
 
 @pytest.mark.parametrize(
-    ("mpi", "asked", "gone"),
+    ("mpi", "options", "gone"),
     [
         (OPEN_MPI_4, "--mca btl_vader_single_copy_mechanism cma", ("--mca", "btl_vader_single_copy_mechanism", "none")),
         (OPEN_MPI_4, "-mca btl_vader_single_copy_mechanism none -x A=-1", ("btl_vader_single_copy_mechanism", "none")),
@@ -117,24 +141,24 @@ def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
         (MPICH, "-genvnone", ("-genvnone", "-hosts")),
     ],
 )
-def test_a_custom_option_takes_the_place_of_ours(mpi: Mpi, asked: str, gone: tuple[str, ...]) -> None:
-    argv = command(mpi, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=split_options(mpi, asked)[0]))
+def test_a_custom_option_takes_the_place_of_ours(mpi: Mpi, options: str, gone: tuple[str, ...]) -> None:
+    argv = command(mpi, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=split_options(mpi, options)[0]))
 
     plain = command(mpi, MpirunRequest(hosts=(("algo-1", 2),), processes=2))
     assert has(plain, gone)
-    assert not has(argv[: -len(asked.split())], gone)
-    assert argv[-len(asked.split()) :] == split_options(mpi, asked)[0]
+    assert not has(argv[: -len(options.split())], gone)
+    assert argv[-len(options.split()) :] == split_options(mpi, options)[0]
 
 
-@pytest.mark.parametrize("asked", ["-np 1", "--host other", "--mca other none", "--verbose", "-x PATH"])
-def test_other_custom_options_leave_ours_alone(asked: str) -> None:
-    argv = command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=tuple(asked.split())))
+@pytest.mark.parametrize("options", ["-np 1", "--host other", "--mca other none", "--verbose", "-x PATH"])
+def test_other_custom_options_leave_ours_alone(options: str) -> None:
+    argv = command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2, custom=tuple(options.split())))
 
-    assert argv == (*command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2)), *asked.split())
+    assert argv == (*command(OPEN_MPI_4, MpirunRequest(hosts=(("algo-1", 2),), processes=2)), *options.split())
 
 
 def has(argv: tuple[str, ...], part: tuple[str, ...]) -> bool:
-    return any(argv[at : at + len(part)] == part for at in range(len(argv)))
+    return any(argv[index : index + len(part)] == part for index in range(len(argv)))
 
 
 def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() -> None:
@@ -144,7 +168,7 @@ def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() ->
 
 
 def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> None:
-    """76: Lightning groups ranks by socket.gethostname()."""
+    """Contract point 76: Lightning groups ranks by socket.gethostname()."""
 
     def names(**more: Any) -> list[str | None]:
         return [main(under(hosts=HOSTS, current=host, **more)).environ.get("TOOLKIT_HOST_NAME") for host in HOSTS]
@@ -157,17 +181,17 @@ def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> N
 def test_hosts_of_one_machine_have_names_apart_and_the_leader_one_that_resolves() -> None:
     """Lightning treats hosts of one name as one host, and connects all ranks to the leader's name."""
     simulated = dict.fromkeys(HOSTS, "127.0.0.1")
-    found = {host: main(under(hosts=HOSTS, current=host, addresses=simulated)).environ for host in HOSTS}
-    names = {host: environ.get("TOOLKIT_HOST_NAME") for host, environ in found.items()}
+    environs = {host: main(under(hosts=HOSTS, current=host, addresses=simulated)).environ for host in HOSTS}
+    names = {host: environ.get("TOOLKIT_HOST_NAME") for host, environ in environs.items()}
 
     assert names == {host: None if n == 0 else host for n, host in enumerate(HOSTS)}
 
 
 def test_nccl_knows_hosts_apart_whatever_they_are_called() -> None:
     """Contract point 76."""
-    found = {current: main(under(hosts=HOSTS, current=current)).environ["NCCL_HOSTID"] for current in HOSTS}
+    host_ids = {current: main(under(hosts=HOSTS, current=current)).environ["NCCL_HOSTID"] for current in HOSTS}
 
-    assert found == {host: host for host in HOSTS}
+    assert host_ids == {host: host for host in HOSTS}
 
 
 @pytest.mark.parametrize(
@@ -185,9 +209,9 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
 
 
 def test_fewer_processes_than_slots_end_with_the_last_host() -> None:
-    made = plan(under(hosts=HOSTS, current="algo-1", per_host=2, processes=5), SCRATCH)
+    planned = plan(under(hosts=HOSTS, current="algo-1", per_host=2, processes=5), SCRATCH)
 
-    assert (made.world_size, made.phase.main.starts_ranks) == (5, (4,))
+    assert (planned.world_size, planned.phase.main.starts_ranks) == (5, (4,))
 
 
 def test_a_host_without_a_process_is_a_mistake() -> None:
@@ -237,7 +261,7 @@ def test_no_mpirun_is_the_images_mistake() -> None:
 
 
 def test_other_launchers_can_wrap_it() -> None:
-    made = plan_for(
+    planned = plan_for(
         under(per_host=2),
         SCRATCH,
         name="smddp",
@@ -246,11 +270,11 @@ def test_other_launchers_can_wrap_it() -> None:
         options=("--oversubscribe",),
         wrap=("smddprun",),
     )
-    spec = made.phase.main
+    spec = planned.phase.main
 
-    assert made.launcher == "smddp"
-    at = spec.argv.index("--oversubscribe")
-    assert spec.argv[at : at + 4] == ("--oversubscribe", "-x", "A=b", PYTHON)
+    assert planned.launcher == "smddp"
+    index = spec.argv.index("--oversubscribe")
+    assert spec.argv[index : index + 4] == ("--oversubscribe", "-x", "A=b", PYTHON)
     assert spec.argv[spec.argv.index("-") + 1 :][:2] == ("smddprun", PYTHON)
     assert spec.environ["SMDATAPARALLEL_USE_SINGLENODE"] == "1"
     assert spec.environ["HOME"] == "/root"

@@ -10,7 +10,7 @@ from toolkit.train.launchers.environment import environment
 
 
 @pytest.mark.parametrize(
-    ("asked", "window"),
+    ("setting", "window"),
     [
         ("steps 10-20", "steps 10 20"),
         ("steps 10 - 20", "steps 10 20"),
@@ -19,8 +19,8 @@ from toolkit.train.launchers.environment import environment
         ("seconds 0-5", "seconds 0 5"),
     ],
 )
-def test_a_window_is_passed_to_the_ranks(asked: str, window: str) -> None:
-    environ = environment(job_of(settings=Settings(profile=asked)), ())
+def test_a_window_is_passed_to_the_ranks(setting: str, window: str) -> None:
+    environ = environment(job_of(settings=Settings(profile=setting)), ())
 
     assert environ["TOOLKIT_PROFILE_WINDOW"] == window
 
@@ -32,7 +32,7 @@ def test_without_the_setting_ranks_get_none_also_not_that_of_a_train_around_this
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("setting", "reason"),
     [
         ("10-20", "found '10-20'"),
         ("epochs 1-2", "found 'epochs 1-2'"),
@@ -43,13 +43,13 @@ def test_without_the_setting_ranks_get_none_also_not_that_of_a_train_around_this
         ("steps -5", "found 'steps -5'"),
     ],
 )
-def test_a_wrong_window_is_refused_with_what_was_expected(asked: str, found: str) -> None:
+def test_a_wrong_window_is_refused_with_what_was_expected(setting: str, reason: str) -> None:
     with pytest.raises(ContractError) as refused:
-        profiling.variables(job_of(settings=Settings(profile=asked)))
+        profiling.variables(job_of(settings=Settings(profile=setting)))
 
     assert refused.value.exit_code == 78
     assert 'TOOLKIT_PROFILE: expected "steps FIRST-LAST" or "seconds FROM-TO", ' in str(refused.value)
-    assert found in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_without_the_hook_nothing_can_be_traced() -> None:

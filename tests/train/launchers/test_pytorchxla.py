@@ -22,16 +22,16 @@ def argv(job: Job) -> tuple[str, ...]:
 
 
 def test_ranks_are_torchruns_and_begin_with_the_rank_program() -> None:
-    """47. RANK is one file, started by its path: the rank's interpreter need not have the toolkit."""
+    """Contract point 47. RANK is one file, started by its path: the rank's interpreter need not have the toolkit."""
     job = job_of("pytorchxla", hosts=TWO, current="algo-2", per_host=2, hyperparameters={"lr": 0.1})
 
-    made, theirs = plan(job, SCRATCH), under_torchrun(job, SCRATCH)
+    planned, theirs = plan(job, SCRATCH), under_torchrun(job, SCRATCH)
 
-    ours, torchruns = made.phase.main, theirs.phase.main
-    assert ours.argv == (*torchruns.argv[:-3], str(RANK), "train.py", "--lr", "0.1")
-    assert (ours.starts_ranks, ours.has_rank_shim, ours.stop) == ((2, 3), True, torchruns.stop)
-    assert (made.launcher, made.role, made.world_size) == ("pytorchxla", "follower", 4)
-    assert made.phase.needs == theirs.phase.needs
+    main_spec, torchruns = planned.phase.main, theirs.phase.main
+    assert main_spec.argv == (*torchruns.argv[:-3], str(RANK), "train.py", "--lr", "0.1")
+    assert (main_spec.starts_ranks, main_spec.has_rank_shim, main_spec.stop) == ((2, 3), True, torchruns.stop)
+    assert (planned.launcher, planned.role, planned.world_size) == ("pytorchxla", "follower", 4)
+    assert planned.phase.needs == theirs.phase.needs
     assert RANK.is_file()
 
 
@@ -51,7 +51,7 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
 
 
 @pytest.mark.parametrize(
-    ("given", "device"),
+    ("values", "device"),
     [
         ({}, "CPU"),
         ({"neurons": 32}, "NEURON"),
@@ -60,21 +60,21 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
         ({"gpus": 8, "environ": {"PJRT_DEVICE": "CPU"}}, "CPU"),
     ],
 )
-def test_the_device_is_the_machines_unless_the_user_names_one(given: dict[str, Any], device: str) -> None:
-    found = environ(job_of("pytorchxla", **given))
+def test_the_device_is_the_machines_unless_the_user_names_one(values: dict[str, Any], device: str) -> None:
+    variables = environ(job_of("pytorchxla", **values))
 
-    assert (found["PJRT_DEVICE"], found["TOOLKIT_XLA"]) == (device, "on")
+    assert (variables["PJRT_DEVICE"], variables["TOOLKIT_XLA"]) == (device, "on")
 
 
 def test_nothing_of_xrt_is_set() -> None:
     """Nothing reads XRT's variables since torch_xla 2; NCCL's and EFA's belong to GPUs that it does not drive."""
-    found = set(environ(job_of("pytorchxla", hosts=TWO))) - set(environment(job_of("torch_distributed", hosts=TWO), ()))
+    names = set(environ(job_of("pytorchxla", hosts=TWO))) - set(environment(job_of("torch_distributed", hosts=TWO), ()))
 
-    assert not {name for name in found if name.startswith(("XRT_", "GPU_", "NCCL_", "FI_", "OFI_"))}
+    assert not {name for name in names if name.startswith(("XRT_", "GPU_", "NCCL_", "FI_", "OFI_"))}
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("values", "reason"),
     [
         ({"gpus": 1}, "found 1 NVIDIA GPU:"),
         ({"gpus": 8, "hosts": TWO}, "found 8 NVIDIA GPUs:"),
@@ -82,12 +82,14 @@ def test_nothing_of_xrt_is_set() -> None:
         ({"gpus": 8, "script": script_of("run.sh", "command")}, "found 8 NVIDIA GPUs:"),
     ],
 )
-def test_gpus_are_refused_before_anything_is_started_with_what_to_do_instead(given: dict[str, Any], found: str) -> None:
+def test_gpus_are_refused_before_anything_is_started_with_what_to_do_instead(
+    values: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(UserError) as refused:
-        plan(job_of("pytorchxla", **given), SCRATCH)
+        plan(job_of("pytorchxla", **values), SCRATCH)
 
     assert refused.value.exit_code == 78
-    assert found in str(refused.value)
+    assert reason in str(refused.value)
     for way in ("torch_distributed", "torch.compile", "TOOLKIT_COMPAT=torch_xla", "PJRT_DEVICE=CPU"):
         assert way in str(refused.value)
 
@@ -97,13 +99,13 @@ def test_torch_xla_is_what_the_interpreter_must_have() -> None:
 
 
 def test_with_the_shim_gpus_are_torchs_own() -> None:
-    made = plan(job_of("pytorchxla", gpus=8, settings=Settings(compat="torch_xla")), SCRATCH)
+    planned = plan(job_of("pytorchxla", gpus=8, settings=Settings(compat="torch_xla")), SCRATCH)
 
-    found = made.phase.main
-    assert made.modules == ("torch",)
-    assert found.starts_ranks == tuple(range(8))
-    assert found.environ["TOOLKIT_COMPAT_PATH"].endswith("/compat/torch_xla")
-    assert not {"PJRT_DEVICE", "TOOLKIT_XLA"} & set(found.environ)
+    main = planned.phase.main
+    assert planned.modules == ("torch",)
+    assert main.starts_ranks == tuple(range(8))
+    assert main.environ["TOOLKIT_COMPAT_PATH"].endswith("/compat/torch_xla")
+    assert not {"PJRT_DEVICE", "TOOLKIT_XLA"} & set(main.environ)
 
 
 def test_a_command_without_the_rank_hook_would_leave_its_ranks_alone_and_is_refused() -> None:
@@ -117,10 +119,10 @@ def test_a_command_without_the_rank_hook_would_leave_its_ranks_alone_and_is_refu
 
 def test_a_host_of_tpus_is_one_process_and_torch_xla_starts_the_chips() -> None:
     tpu = {"PJRT_DEVICE": "TPU"}
-    made = plan(job_of("pytorchxla", hosts=TWO, current="algo-2", environ=tpu, hyperparameters={}), SCRATCH)
+    planned = plan(job_of("pytorchxla", hosts=TWO, current="algo-2", environ=tpu, hyperparameters={}), SCRATCH)
 
-    main = made.phase.main
+    main = planned.phase.main
     assert main.argv == (PYTHON, str(RANK), "train.py")
-    assert (main.rank, main.starts_ranks, made.world_size, made.role) == (1, (), 2, "follower")
+    assert (main.rank, main.starts_ranks, planned.world_size, planned.role) == (1, (), 2, "follower")
     with pytest.raises(UserError, match="one process on each host"):
         plan(job_of("pytorchxla", environ=tpu, per_host=4), SCRATCH)

@@ -11,22 +11,22 @@ TWO = ("algo-2", "algo-1")
 
 
 def test_a_script_is_one_process_however_many_accelerators_there_are() -> None:
-    made = plan(job_of(gpus=8, per_host=8), SCRATCH)
+    planned = plan(job_of(gpus=8, per_host=8), SCRATCH)
 
-    assert (made.launcher, made.role, made.world_size, made.modules) == ("script", "alone", 1, ())
-    assert made.phase.main.argv == (PYTHON, "train.py", "--epochs", "3", "--name", "two words")
-    assert (made.phase.main.rank, made.phase.main.starts_ranks) == (0, ())
+    assert (planned.launcher, planned.role, planned.world_size, planned.modules) == ("script", "alone", 1, ())
+    assert planned.phase.main.argv == (PYTHON, "train.py", "--epochs", "3", "--name", "two words")
+    assert (planned.phase.main.rank, planned.phase.main.starts_ranks) == (0, ())
 
 
 @pytest.mark.parametrize("current", TWO)
 def test_every_host_of_several_runs_it_and_knows_the_leader(current: str) -> None:
     """Contract point 28."""
-    made = plan(job_of(hosts=TWO, current=current), SCRATCH)
+    planned = plan(job_of(hosts=TWO, current=current), SCRATCH)
 
-    environ = made.phase.main.environ
-    assert made.role == "alone"
+    environ = planned.phase.main.environ
+    assert planned.role == "alone"
     assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == ("algo-2", "7777")
-    assert made.phase.needs == tuple(Resolves(host=host, within_s=900) for host in TWO)
+    assert planned.phase.needs == tuple(Resolves(host=host, within_s=900) for host in TWO)
 
 
 def test_one_host_is_told_nothing_of_a_network() -> None:

@@ -31,7 +31,7 @@ def test_the_world_size_is_known_before_the_plan_and_is_the_plans(
 ) -> None:
     job = job_of(strategy, hosts=TWO, taking_part=taking_part, per_host=4, machine=MPI)
 
-    assert table.world_size(job) == table.plan(job, SCRATCH).world_size
+    assert table.world_size(job) == table.plan(job, SCRATCH).world_size, "see table.world_size, or set Plan.world_size"
 
 
 @pytest.mark.parametrize("strategy", get_args(StrategyName))
@@ -42,11 +42,13 @@ def test_no_launcher_gives_a_job_of_one_host_a_port_of_its_own_invention(strateg
     main = table.plan(job, SCRATCH).phase.main
 
     environ = {**main.environ, **main.launcher_environ}
-    given = {name: value for name, value in environ.items() if not name.startswith("SM_")}
+    variables = {name: value for name, value in environ.items() if not name.startswith("SM_")}
     ports = {
-        name: found for name, value in given.items() for found in PORT.findall(f":{value}" if "PORT" in name else value)
+        name: port
+        for name, value in variables.items()
+        for port in PORT.findall(f":{value}" if "PORT" in name else value)
     }
-    assert given["MASTER_PORT"] == "23456"
+    assert variables["MASTER_PORT"] == "23456"
     assert set(ports.values()) <= {"23456", "0"}, ports
     assert not {"29500", "7777", "8890", "2222"} & set(main.argv)
 
@@ -72,8 +74,8 @@ def test_a_plug_in_starts_its_ranks_itself(strategy: StrategyName) -> None:
 
 @pytest.mark.parametrize(("strategy", "noted"), [("script", True), ("multi_worker_mirrored", True), ("mpi", False)])
 def test_processes_per_host_that_a_launcher_does_not_start_are_noted(strategy: StrategyName, noted: bool) -> None:
-    asked = job_of(strategy, hosts=TWO, per_host=2, machine=MPI, settings=Settings(processes_per_host=2))
+    job = job_of(strategy, hosts=TWO, per_host=2, machine=MPI, settings=Settings(processes_per_host=2))
 
-    notes = [note for note in table.plan(asked, SCRATCH).notes if "TOOLKIT_PROCESSES_PER_HOST=2 has no effect" in note]
+    notes = [note for note in table.plan(job, SCRATCH).notes if "TOOLKIT_PROCESSES_PER_HOST=2 has no effect" in note]
 
     assert bool(notes) is noted

@@ -22,10 +22,10 @@ def config(job: Job) -> Any:
 def test_workers_are_the_distributions_hosts_in_the_documents_order_by_the_addresses_given() -> None:
     job = job_of("multi_worker_mirrored", hosts=TWO, current="algo-1", addresses={"algo-2": "10.0.0.2"})
 
-    found = config(job)
+    configuration = config(job)
 
-    assert found["cluster"] == {"worker": ["10.0.0.2:8890", "algo-1:8890"]}
-    assert found["task"] == {"type": "worker", "index": 1}
+    assert configuration["cluster"] == {"worker": ["10.0.0.2:8890", "algo-1:8890"]}
+    assert configuration["task"] == {"type": "worker", "index": 1}
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_the_first_host_is_the_master_the_others_workers_and_each_has_a_server(
 ) -> None:
     job = job_of("parameter_server", hosts=THREE, current=current)
 
-    found = config(job)
+    configuration = config(job)
     (service,) = parameter_server.plan(job, SCRATCH).phase.services
 
-    assert (found["task"]["type"], found["task"]["index"]) == task
+    assert (configuration["task"]["type"], configuration["task"]["index"]) == task
     assert json.loads(service.environ["TF_CONFIG"])["task"] == {"type": "ps", "index": served}
     assert service.environ["CUDA_VISIBLE_DEVICES"] == "-1"
 
@@ -64,9 +64,9 @@ def test_one_process_a_host_whatever_devices_it_has(strategy: Any) -> None:
     job = job_of(strategy, hosts=TWO, current="algo-1", gpus=8, per_host=8)
     launcher = multi_worker_mirrored if strategy == "multi_worker_mirrored" else parameter_server
 
-    made = launcher.plan(job, SCRATCH)
+    planned = launcher.plan(job, SCRATCH)
 
-    assert (made.world_size, made.phase.main.rank, made.phase.main.starts_ranks) == (2, 1, ())
+    assert (planned.world_size, planned.phase.main.rank, planned.phase.main.starts_ranks) == (2, 1, ())
 
 
 def test_a_command_need_not_have_tensorflow_in_trains_own_interpreter() -> None:

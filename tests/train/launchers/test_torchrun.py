@@ -24,32 +24,49 @@ def test_one_host_has_no_rendezvous_in_its_command_and_no_needs() -> None:
     """Contract point 42."""
     job = job_of("pytorchddp", gpus=2, hyperparameters={"lr": 0.1})
 
-    made = plan(job, SCRATCH)
+    planned = plan(job, SCRATCH)
 
-    assert made.phase.main.argv == (
-        *(PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", "2"),
-        *("--", "train.py", "--lr", "0.1"),
+    assert planned.phase.main.argv == (
+        PYTHON,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1",
+        "--nproc_per_node",
+        "2",
+        "--",
+        "train.py",
+        "--lr",
+        "0.1",
     )
-    assert (made.role, made.phase.needs) == ("alone", ())
+    assert (planned.role, planned.phase.needs) == ("alone", ())
 
 
 @pytest.mark.parametrize(("current", "rank"), [("algo-2", 0), ("algo-10", 1), ("algo-1", 2)])
 def test_every_host_names_the_same_leader_and_its_own_place_in_the_documents_order(current: str, rank: int) -> None:
-    """40, 41, 42: the documents' first host leads, not the alphabet's; places are the documents' order."""
-    made = plan(job_of("torch_distributed", hosts=HOSTS, current=current, per_host=2), SCRATCH)
+    """Contract 40, 41, 42: the documents' first host leads, not the alphabet's; places are the documents' order."""
+    planned = plan(job_of("torch_distributed", hosts=HOSTS, current=current, per_host=2), SCRATCH)
 
-    assert made.phase.main.argv[3:13] == (
-        *("--nnodes", "3", "--nproc_per_node", "2", "--master_addr", "algo-2", "--master_port", "7777"),
-        *("--node_rank", str(rank)),
+    assert planned.phase.main.argv[3:13] == (
+        "--nnodes",
+        "3",
+        "--nproc_per_node",
+        "2",
+        "--master_addr",
+        "algo-2",
+        "--master_port",
+        "7777",
+        "--node_rank",
+        str(rank),
     )
-    assert made.role == ("leader" if rank == 0 else "follower")
-    assert made.world_size == 6
-    assert made.phase.main.starts_ranks == (2 * rank, 2 * rank + 1)
+    assert planned.role == ("leader" if rank == 0 else "follower")
+    assert planned.world_size == 6
+    assert planned.phase.main.starts_ranks == (2 * rank, 2 * rank + 1)
 
 
 @pytest.mark.parametrize("current", HOSTS)
 def test_every_host_waits_for_every_name(current: str) -> None:
-    """51. With the link all hosts start together, so no host waits for a port."""
+    """Contract point 51. With the link all hosts start together, so no host waits for a port."""
     job = job_of("torch_distributed", hosts=HOSTS, current=current, settings=Settings(join_s=60))
 
     phase = plan(job, SCRATCH).phase
@@ -76,7 +93,7 @@ def test_without_the_link_the_leader_waits_for_no_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "count"),
+    ("options", "count"),
     [
         ({"per_host": 3, "settings": Settings(processes_per_host=5), "gpus": 8}, 3),
         ({"settings": Settings(processes_per_host=5), "gpus": 8}, 5),
@@ -86,15 +103,15 @@ def test_without_the_link_the_leader_waits_for_no_port() -> None:
     ],
 )
 def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
-    given: dict[str, Any], count: int
+    options: dict[str, Any], count: int
 ) -> None:
     """Contract point 39."""
-    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", **given)
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", **options)
 
-    made = plan(job, SCRATCH)
+    planned = plan(job, SCRATCH)
 
-    assert made.phase.main.argv[5:7] == ("--nproc_per_node", str(count))
-    assert made.world_size == 3 * count
+    assert planned.phase.main.argv[5:7] == ("--nproc_per_node", str(count))
+    assert planned.world_size == 3 * count
 
 
 @pytest.mark.parametrize(
@@ -108,7 +125,7 @@ def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
     ],
 )
 def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[str, ...]) -> None:
-    """43, extended to packages and commands."""
+    """Contract point 43, extended to packages and commands."""
     job = job_of("pytorchddp", hyperparameters={}, script=script_of(entry, kind))
 
     assert argv(job)[7:] == tail
@@ -128,32 +145,32 @@ def test_arguments_that_look_like_torchruns_own_come_behind_the_script() -> None
 
 def test_neuron_parallel_compile_stands_in_front_only_if_asked_for() -> None:
     """Contract point 42."""
-    asked = job_of("torch_distributed", environ={"RUN_NEURON_PARALLEL_COMPILE": "1"})
+    job = job_of("torch_distributed", environ={"RUN_NEURON_PARALLEL_COMPILE": "1"})
 
-    assert argv(asked)[:2] == ("neuron_parallel_compile", PYTHON)
+    assert argv(job)[:2] == ("neuron_parallel_compile", PYTHON)
     assert argv(job_of("torch_distributed", environ={"RUN_NEURON_PARALLEL_COMPILE": "0"}))[0] == PYTHON
 
 
 def test_the_users_rendezvous_wins_in_the_command_the_environment_and_what_is_waited_for() -> None:
-    own = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1234"}
+    variables = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1234"}
     off = Settings(link="off")
-    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", environ=own, settings=off)
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", environ=variables, settings=off)
 
-    made = plan(job, SCRATCH)
+    planned = plan(job, SCRATCH)
 
-    assert made.phase.main.argv[7:11] == ("--master_addr", "10.0.0.9", "--master_port", "1234")
-    assert {name: made.phase.main.environ[name] for name in own} == own
-    assert made.phase.needs[-1] == Listens(host="algo-2", address="10.0.0.9", port=1234, within_s=900)
+    assert planned.phase.main.argv[7:11] == ("--master_addr", "10.0.0.9", "--master_port", "1234")
+    assert {name: planned.phase.main.environ[name] for name in variables} == variables
+    assert planned.phase.needs[-1] == Listens(host="algo-2", address="10.0.0.9", port=1234, within_s=900)
 
 
 def test_ranks_come_back_through_the_rank_shim_and_know_the_users_interpreter() -> None:
-    given = plan(job_of("pytorchddp"), SCRATCH).phase.main
-    own = plan(job_of("pytorchddp", environ={"PYTHON_EXEC": "/opt/conda/bin/python"}), SCRATCH).phase.main
+    main_spec = plan(job_of("pytorchddp"), SCRATCH).phase.main
+    main = plan(job_of("pytorchddp", environ={"PYTHON_EXEC": "/opt/conda/bin/python"}), SCRATCH).phase.main
 
-    assert (given.environ["PYTHON_EXEC"], given.rank_python) == (f"{SCRATCH}/rank", PYTHON)
-    assert "TOOLKIT_PYTHON_EXEC" not in given.environ
-    assert own.environ["PYTHON_EXEC"] == f"{SCRATCH}/rank"
-    assert own.rank_python == own.environ["TOOLKIT_PYTHON_EXEC"] == "/opt/conda/bin/python"
+    assert (main_spec.environ["PYTHON_EXEC"], main_spec.rank_python) == (f"{SCRATCH}/rank", PYTHON)
+    assert "TOOLKIT_PYTHON_EXEC" not in main_spec.environ
+    assert main.environ["PYTHON_EXEC"] == f"{SCRATCH}/rank"
+    assert main.rank_python == main.environ["TOOLKIT_PYTHON_EXEC"] == "/opt/conda/bin/python"
 
 
 def test_without_the_rank_shim_the_launcher_starts_its_ranks_as_ever() -> None:
@@ -174,13 +191,13 @@ def test_without_the_rank_shim_the_launcher_starts_its_ranks_as_ever() -> None:
 def test_torchruns_own_deadline_lies_behind_ours(grace_s: float | None, timeout: str) -> None:
     job = job_of("pytorchddp", settings=Settings(grace_s=grace_s))
 
-    assert environ(job)["PET_SHUTDOWN_TIMEOUT"] == timeout
+    assert plan(job, SCRATCH).phase.main.launcher_environ["PET_SHUTDOWN_TIMEOUT"] == timeout
 
 
 def test_torch_is_what_the_interpreter_must_have() -> None:
-    made: Plan = plan(job_of("pytorchddp"), SCRATCH)
+    planned: Plan = plan(job_of("pytorchddp"), SCRATCH)
 
-    assert made.modules == ("torch",)
+    assert planned.modules == ("torch",)
 
 
 @pytest.mark.torch
@@ -193,10 +210,18 @@ def test_torch_is_what_the_interpreter_must_have() -> None:
     ],
 )
 def test_torchruns_own_parser_leaves_every_argument_to_the_script(script: Script, words: tuple[str, ...]) -> None:
-    """42: "--log" is a prefix of two of torchrun's options, "--nnodes" and "-m" are options of torchrun."""
+    """Contract 42: "--log" is a prefix of two of torchrun's options, "--nnodes" and "-m" are options of torchrun."""
     run = pytest.importorskip("torch.distributed.run")
-    asked = {"log": 1, "n": 2, "m": "--", "nnodes": 3, "master_addr": "x", "help": "--no-python", "rdzv": "--"}
-    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", hyperparameters=asked, script=script)
+    hyperparameters = {
+        "log": 1,
+        "n": 2,
+        "m": "--",
+        "nnodes": 3,
+        "master_addr": "x",
+        "help": "--no-python",
+        "rdzv": "--",
+    }
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", hyperparameters=hyperparameters, script=script)
 
     argv = plan(job, SCRATCH).phase.main.argv
     parsed = run.get_args_parser().parse_args(argv[3:])

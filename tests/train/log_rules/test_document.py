@@ -22,7 +22,7 @@ message = "slow"
 """
 
 
-def one(**keys: Any) -> bytes:
+def encode_rule(**keys: Any) -> bytes:
     return json.dumps([{"name": "r", "pattern": "x=([0-9]+)", **keys}]).encode()
 
 
@@ -70,13 +70,13 @@ def test_every_key_of_a_rule_has_words_for_its_error() -> None:
     ],
 )
 def test_a_match_alone_is_a_finding_where_nothing_else_is_checked(keys: dict[str, Any], faults: bool) -> None:
-    (rule,) = read(one(**keys), "r.json")
+    (rule,) = read(encode_rule(**keys), "r.json")
 
     assert rule.faults == faults
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"name": ""}, "r.json: rule 1: name: expected a text, found ''"),
         ({"name": 3}, "r.json: rule 1: name: expected a text, found 3"),
@@ -109,17 +109,17 @@ def test_a_match_alone_is_a_finding_where_nothing_else_is_checked(keys: dict[str
         ({"xyz": 1}, "found 'xyz'. Correct the key or remove it."),
         ({"logPattern": "x"}, "found 'logPattern'. Did you mean pattern?"),
     ],
-    ids=lambda each: " ".join(each) if isinstance(each, dict) else None,
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_a_wrong_rule_is_named_with_key_expected_and_found(keys: dict[str, Any], said: str) -> None:
+def test_a_wrong_rule_is_named_with_key_expected_and_found(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError) as error:
-        read(one(**keys), "r.json")
+        read(encode_rule(**keys), "r.json")
 
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "source", "said"),
+    ("content", "source", "message"),
     [
         (b"[[rules]", "r.toml", "r.toml: expected TOML, found a mistake: "),
         (b"name = '\xff'", "r.toml", "r.toml: expected TOML, found bytes that are not UTF-8"),
@@ -145,11 +145,11 @@ def test_a_wrong_rule_is_named_with_key_expected_and_found(keys: dict[str, Any],
         ),
     ],
 )
-def test_a_wrong_document_is_named_with_its_place(content: bytes, source: str, said: str) -> None:
+def test_a_wrong_document_is_named_with_its_place(content: bytes, source: str, message: str) -> None:
     with pytest.raises(ContractError) as error:
         read(content, source)
 
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_regex_that_python_frowns_upon_is_taken_in_silence() -> None:

@@ -65,8 +65,10 @@ HISTORIES: dict[str, tuple[dict[str, Any], History, list[tuple[str, float]]]] = 
 }
 
 
-def monitor(*rules: dict[str, Any], guard: MatchGuard | None = None, told: list[str] | None = None) -> PatternMonitor:
-    warn = pytest.fail if told is None else told.append
+def monitor(
+    *rules: dict[str, Any], guard: MatchGuard | None = None, messages: list[str] | None = None
+) -> PatternMonitor:
+    warn = pytest.fail if messages is None else messages.append
     return PatternMonitor([Rule(**rule) for rule in rules], start_s=0.0, warn=warn, watch=guard)
 
 
@@ -102,17 +104,17 @@ def test_a_history_gives_its_findings(case: str) -> None:
 def test_each_operator_compares_the_value_with_the_threshold(operator: str, beyond: list[int]) -> None:
     rule = {"name": "r", "pattern": r"v=(\d)", "threshold": 2, "operator": operator}
 
-    found = [value for value in (1, 2, 3) if monitor(rule).lines(f"v={value}\n".encode(), rank=0, now_s=1)]
+    matching = [value for value in (1, 2, 3) if monitor(rule).lines(f"v={value}\n".encode(), rank=0, now_s=1)]
 
-    assert found == beyond
+    assert matching == beyond
 
 
 def test_a_finding_carries_what_is_known_of_it() -> None:
     rule = {**SLOW, "data_points": 1, "action": "stop", "message": "look"}
 
-    found = monitor(rule).lines(b"noise\na speed=7.5 b\r\n", rank=3, now_s=12.0)
+    events = monitor(rule).lines(b"noise\na speed=7.5 b\r\n", rank=3, now_s=12.0)
 
-    assert found == [
+    assert events == [
         RuleEvent(
             rule="slow",
             kind="threshold",
@@ -129,42 +131,42 @@ def test_a_finding_carries_what_is_known_of_it() -> None:
 def test_rows_are_counted_for_each_rank() -> None:
     watching = monitor(SLOW)
 
-    found = [watching.lines(b"speed=1\n", rank=rank, now_s=1) for rank in (0, 1, 0, 1, 0, 1)]
+    events_by_line = [watching.lines(b"speed=1\n", rank=rank, now_s=1) for rank in (0, 1, 0, 1, 0, 1)]
 
-    assert [[event.rank for event in each] for each in found] == [[], [], [], [], [0], [1]]
+    assert [[event.rank for event in events] for events in events_by_line] == [[], [], [], [], [0], [1]]
 
 
 def test_many_ranks_with_the_same_fault_are_one_occasion() -> None:
     watching = monitor(FAULT)
 
-    found = [watching.lines(b"ECC\n" * 10, rank=rank, now_s=rank / 10) for rank in range(512)]
+    events_by_line = [watching.lines(b"ECC\n" * 10, rank=rank, now_s=rank / 10) for rank in range(512)]
 
-    assert sum(map(len, found)) == 1
+    assert sum(map(len, events_by_line)) == 1
     assert watching.states()[0].matches == 5120
 
 
 def test_any_rank_in_time_is_in_time() -> None:
     watching = monitor(BOTH)
 
-    found = [*watching.lines(b"step\n", rank=7, now_s=9), *watching.lines(b"step\n", rank=0, now_s=14)]
+    events = [*watching.lines(b"step\n", rank=7, now_s=9), *watching.lines(b"step\n", rank=0, now_s=14)]
 
-    assert found == []
+    assert events == []
 
 
 def test_several_rules_are_late_in_the_order_of_their_times() -> None:
     watching = monitor({**START, "expected_start_within_s": 30}, BOTH)
 
-    found = watching.tick(100)
+    events = watching.tick(100)
 
-    assert [(event.rule, event.time_s) for event in found] == [("both", 10), ("start", 30)]
+    assert [(event.rule, event.time_s) for event in events] == [("both", 10), ("start", 30)]
 
 
 def test_lateness_is_said_in_words() -> None:
     watching = monitor(BOTH)
 
-    found = [*watching.tick(11), *watching.lines(b"step\n", rank=0, now_s=12), *watching.tick(18)]
+    events = [*watching.tick(11), *watching.lines(b"step\n", rank=0, now_s=12), *watching.tick(18)]
 
-    assert [event.text for event in found] == [
+    assert [event.text for event in events] == [
         "no line matched within 10 s of the start",
         "no line matched for 5 s",
     ]
@@ -187,10 +189,10 @@ def test_where_only_lines_can_bring_findings_there_is_nothing_to_wait_for() -> N
 def test_a_long_line_is_shown_where_it_matched() -> None:
     line = b"a" * 9000 + b" ECC " + b"b" * 9000 + b"\n"
 
-    (found,) = monitor(FAULT).lines(line, rank=0, now_s=0)
+    (events,) = monitor(FAULT).lines(line, rank=0, now_s=0)
 
-    assert " ECC " in found.text
-    assert len(found.text) <= SHOWN + 6
+    assert " ECC " in events.text
+    assert len(events.text) <= SHOWN + 6
 
 
 def test_what_follows_the_last_newline_is_no_line() -> None:
@@ -206,7 +208,7 @@ def test_a_rule_stands_as_it_stands() -> None:
 
     watching.lines(b"step\nover\n", rank=0, now_s=0)
 
-    assert [(each.rule.name, each.matches, each.state) for each in watching.states()] == [
+    assert [(state.rule.name, state.matches, state.state) for state in watching.states()] == [
         ("start", 0, "waiting"),
         ("again", 1, "watching"),
         ("both", 1, "asleep"),
@@ -215,19 +217,19 @@ def test_a_rule_stands_as_it_stands() -> None:
 
 @pytest.mark.parametrize("key", ["pattern", "stop_pattern"])
 def test_a_rule_whose_regex_is_switched_off_sleeps_and_stops_no_healthy_job(guard: MatchGuard, key: str) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     rule = {**UNTIL, "name": "endless", key: "step(a+)+b"}
-    watching = monitor(rule, {**FAULT, "name": "other"}, guard=guard, told=told)
+    watching = monitor(rule, {**FAULT, "name": "other"}, guard=guard, messages=messages)
     watching.lines(b"step\n", rank=0, now_s=0)
 
-    found = watching.lines(b"step" + b"a" * 60 + b"\nECC\n", rank=0, now_s=1)
+    events = watching.lines(b"step" + b"a" * 60 + b"\nECC\n", rank=0, now_s=1)
 
-    assert [event.rule for event in found] == ["other"]
+    assert [event.rule for event in events] == ["other"]
     assert watching.states()[0].state == "off"
     assert watching.tick(1000) == []
-    assert len(told) == 1
-    assert told[0].startswith("rule 'endless")
-    assert "The job and its other rules go on." in told[0]
+    assert len(messages) == 1
+    assert messages[0].startswith("rule 'endless")
+    assert "The job and its other rules go on." in messages[0]
 
 
 events = st.lists(
@@ -246,11 +248,11 @@ def test_further_ticks_change_nothing(gaps: list[tuple[float, str | None]], tick
     for gap_s, line in gaps:
         now_s += gap_s
         history.append((now_s, line))
-    more: History = sorted([*history, *((each, None) for each in ticks if each <= now_s)], key=lambda event: event[0])
+    more: History = sorted([*history, *((tick, None) for tick in ticks if tick <= now_s)], key=lambda event: event[0])
 
-    found = sorted(replay(monitor(*rules), [*history, (1e6, None)]), key=repr)
+    events = sorted(replay(monitor(*rules), [*history, (1e6, None)]), key=repr)
 
-    assert sorted(replay(monitor(*rules), [*more, (1e6, None)]), key=repr) == found
+    assert sorted(replay(monitor(*rules), [*more, (1e6, None)]), key=repr) == events
 
 
 def test_twenty_rules_cost_less_than_twenty_searches_where_no_line_matches() -> None:
@@ -263,7 +265,7 @@ def test_twenty_rules_cost_less_than_twenty_searches_where_no_line_matches() -> 
     block = b"INFO step 1234 of 99999: tokens read from shard 17, all is well here.\n" * 3000
 
     ours_s = cost_s(lambda: watching.lines(block, rank=0, now_s=1))
-    theirs_s = cost_s(lambda: [each.search(line) for line in block.decode().split("\n") for each in patterns])
+    theirs_s = cost_s(lambda: [pattern.search(line) for line in block.decode().split("\n") for pattern in patterns])
 
     assert ours_s < theirs_s  # Seen: 700 and 1,700 ns a line; 2 where the patterns share a rare character.
 
@@ -272,7 +274,7 @@ def cost_s(work: Callable[[], object]) -> float:
     """Return the seconds of CPU that *work* takes, the best of three."""
     costs = []
     for _ in range(3):
-        before = time.thread_time()
+        began = time.thread_time()
         work()
-        costs.append(time.thread_time() - before)
+        costs.append(time.thread_time() - began)
     return min(costs)

@@ -18,17 +18,17 @@ from toolkit.train.log_rules.row import Row
 def test_three_in_a_row_turn_it_and_three_turn_it_back(answers: str, turns: str) -> None:
     row = Row()
 
-    seen = ["TF"[not row.state] if row.add(answer == "t", 3) else "." for answer in answers]
+    marks = ["TF"[not row.state] if row.add(answer == "t", 3) else "." for answer in answers]
 
-    assert "".join(seen) == turns
+    assert "".join(marks) == turns
 
 
 def test_it_is_new_until_something_counts() -> None:
     row = Row()
 
-    seen = [row.is_new]
+    states = [row.is_new]
     for answer in (False, True, False):
         row.add(answer, 3)
-        seen.append(row.is_new)
+        states.append(row.is_new)
 
-    assert seen == [True, True, False, True]
+    assert states == [True, True, False, True]

@@ -36,9 +36,9 @@ NOON = 1760011200.0  # 2025-10-09 12:00:00 UTC
     ],
 )
 def test_the_time_at_the_start_of_a_line_is_read(line: bytes, time_s: float | None) -> None:
-    found = read(line).time_s
+    stamp = read(line).time_s
 
-    assert found == (None if time_s is None else pytest.approx(time_s, abs=1e-6))
+    assert stamp == (None if time_s is None else pytest.approx(time_s, abs=1e-6))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_the_time_at_the_start_of_a_line_is_read(line: bytes, time_s: float | No
     ],
 )
 def test_the_rank_and_what_it_wrote_are_read(line: bytes, rank: int | None, text: bytes) -> None:
-    found = read(line)
+    stamp = read(line)
 
-    assert (found.rank, found.text) == (rank, text)
+    assert (stamp.rank, stamp.text) == (rank, text)

@@ -54,7 +54,7 @@ class Host:
 
     @property
     def left_s(self) -> float:
-        """When it had the job's verdict."""
+        """Return the time at which it had the job's verdict."""
         return self.did(JobEnded)[0]
 
 
@@ -124,7 +124,7 @@ class Job:
         if not host.alive:
             return
         if isinstance(host.protocol, Leader):
-            self._do(host, host.protocol.heard(name, message, self.now_s, self.ns(self.now_s)))
+            self._do(host, host.protocol.on_message(name, message, self.now_s, self.ns(self.now_s)))
         else:
             self._do(host, host.protocol.tell(message, self.now_s))
 
@@ -165,7 +165,7 @@ class Job:
     @property
     def over(self) -> bool:
         return all(host.verdict is not None for host in self.hosts.values() if host.alive) and (
-            not self.leader.alive or self._leader.finished(self.now_s)
+            not self.leader.alive or self._leader.is_finished(self.now_s)
         )
 
     @property
@@ -230,8 +230,8 @@ class Job:
             def come() -> list[Action]:
                 to.heard.append(message)
                 if isinstance(to.protocol, Leader):
-                    return to.protocol.heard(sender.name, message, self.now_s, self.ns(self.now_s))
-                return to.protocol.heard(message, self.now_s)
+                    return to.protocol.on_message(sender.name, message, self.now_s, self.ns(self.now_s))
+                return to.protocol.on_message(message, self.now_s)
 
             to.inbox.append(come)
 
@@ -243,7 +243,7 @@ class Job:
             return
         if not self.leader.alive:  # Its kernel refuses the connection.
             assert isinstance(host.protocol, Follower)
-            host.protocol.saw_nobody(refused=True)
+            host.protocol.contact.note_nobody(refused=True)
         if not self.leader.alive or self.leader.paused_until_s > self.now_s or host.paused_until_s > self.now_s:
             self.at(self.now_s - self.began_s + 0.1, lambda: self._connect(host))
             return
@@ -251,8 +251,8 @@ class Job:
         host.connection = self._connections
         protocol = host.protocol
         assert isinstance(protocol, Follower)
-        self.leader.inbox.append(lambda: self._leader.joined(host.name, self.now_s, self.ns(self.now_s)))
-        host.inbox.append(lambda: protocol.joined(self.now_s, self.ns(self.now_s)))
+        self.leader.inbox.append(lambda: self._leader.on_connect(host.name, self.now_s, self.ns(self.now_s)))
+        host.inbox.append(lambda: protocol.on_connect(self.now_s, self.ns(self.now_s)))
 
     def _cut(self, host: Host) -> None:
         if host.connection <= 0:
@@ -261,9 +261,9 @@ class Job:
         protocol = host.protocol
         assert isinstance(protocol, Follower)
         if self.leader.alive:
-            self.leader.inbox.append(lambda: self._leader.left(host.name, self.now_s))
+            self.leader.inbox.append(lambda: self._leader.on_disconnect(host.name, self.now_s))
         if host.alive:
-            host.inbox.append(lambda: protocol.left(self.now_s))
+            host.inbox.append(lambda: protocol.on_disconnect(self.now_s))
             self.at(self.now_s - self.began_s + 0.1, lambda: self._connect(host))
 
 

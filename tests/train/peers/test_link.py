@@ -5,12 +5,13 @@ import math
 import os
 import random
 import re
+import select
 import signal
 import socket
 import struct
 import time
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from tests.train.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, PeerFailed
-from toolkit.train.peers import follower, follower_link, route
+from toolkit.train.peers import follower_link, leader_contact, leader_link, lookup, route
 from toolkit.train.peers.follower_link import FollowerLink
 from toolkit.train.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.train.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
@@ -27,6 +28,7 @@ from toolkit.train.peers.lookup import Address
 from toolkit.train.peers.messages import EndReport, Failing, Hello, HostEnded, Ping, Ready
 from toolkit.train.peers.protocol import LogLine, Timeouts
 from toolkit.train.peers.reports import with_cause
+from toolkit.train.peers.rivals import Rivals
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.heartbeat_timeout_s - 0.5
@@ -52,7 +54,7 @@ def end(together: Party) -> None:
     """Let all hosts end well and leave."""
     for link in together.links:
         link.tell(HostEnded(report=SUCCESS[link.me]))
-    together.until(lambda: all(link.finished for link in together.links))
+    together.until(lambda: all(link.is_finished for link in together.links))
     assert {link.verdict.exit_code for link in together.links if link.verdict} == {0}
 
 
@@ -112,25 +114,30 @@ def test_hosts_join_start_and_end_together(count: int, address: str) -> None:
         assert not together.leader.refused
 
 
+def arrives(listener: socket.socket, address: str) -> bool:
+    """Connect to *address* at the port of *listener*; return whether *listener* has that connection."""
+    with socket.create_connection((address, listener.getsockname()[1]), timeout=60) as guest:
+        listener.settimeout(60)
+        accepted, origin = listener.accept()
+        accepted.close()
+        return bool(origin[1] == guest.getsockname()[1])
+
+
 def test_a_leader_without_an_address_listens_on_all() -> None:
-    listener = listen(None, 0)
-    port = listener.getsockname()[1]
+    with listen(None, 0) as listener:
+        addresses = ["127.0.0.1", *(["::1"] if ipv6() else [])]
 
-    for address in ["127.0.0.1", *(["::1"] if ipv6() else [])]:
-        socket.create_connection((address, port), timeout=60).close()
+        arrived = [arrives(listener, address) for address in addresses]
 
-    listener.close()
+    assert arrived == [True] * len(addresses)
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid", socket.gethostname()])
 def test_a_leader_whose_address_is_not_its_own_or_a_name_listens_on_all(address: str) -> None:
     """A Kubernetes service, a public address that is translated on the way, a name that does not resolve here, or
     leads to 127.0.1.1 here."""
-    listener = listen(address, 0)
-
-    socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=60).close()
-
-    listener.close()
+    with listen(address, 0) as listener:
+        assert arrives(listener, "127.0.0.1")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "localhost", *(["::1"] if ipv6() else [])])
@@ -142,15 +149,26 @@ def test_a_leader_with_an_address_of_its_own_listens_on_it_alone(address: str) -
     listener.close()
 
 
-def test_a_leader_is_found_behind_addresses_that_lead_nowhere() -> None:
+def resolve_to(addresses: list[Address], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name have *addresses*."""
+    monkeypatch.setattr(lookup, "resolve_addresses", lambda _host, _port, flags=0: [] if flags else addresses)
+
+
+def leaders_met(link: FollowerLink) -> set[Any]:
+    """Return the addresses at the far ends of *link*'s connections."""
+    return {connection.sock.getpeername() for connection in link.connections}
+
+
+def test_a_leader_is_found_behind_addresses_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In turn: nothing listens; another program waits for its client; the leader. Each look-up begins anew."""
     with party(2) as together, socket.create_server(("127.0.0.2", together.where[1])):
-        follower = together.follower("algo-2", where=("several.invalid", together.where[1]))
         port = together.where[1]
-        addresses: list[Address] = [(socket.AF_INET, (each, port)) for each in ("127.0.0.3", "127.0.0.2", "127.0.0.1")]
-        follower._route._addresses, follower._route._resolved_s = addresses, math.inf
+        resolve_to([(socket.AF_INET, (each, port)) for each in ("127.0.0.3", "127.0.0.2", "127.0.0.1")], monkeypatch)
+        follower = together.follower("algo-2", where=("several.invalid", port))
 
         start(together)
+
+        assert leaders_met(follower) == {together.where}
         end(together)
 
 
@@ -168,7 +186,7 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
                 host=link.me, exit_code=3 if link is followers[7] else 75, cause=Cause(primary=link is followers[7])
             )
             link.tell(HostEnded(report=report))
-        together.until(lambda: together.leader.finished)
+        together.until(lambda: together.leader.is_finished)
 
         assert took_s < SOON_S
         assert {link.verdict.host for link in together.links if link.verdict} == {"algo-9"}
@@ -542,14 +560,13 @@ def test_a_leader_whose_kernel_has_no_room_for_a_new_connection_for_a_while_ends
     with party(2) as together, wire(together) as between:
         follower = together.follower("algo-2", where=between.where)
         start(together)
-        before = dict(together.leader._of)
 
         between.cut()
         between.drop()
         silent_until_s = time.monotonic() + 1.5  # A connection that is refused may be away for less.
         together.until(lambda: time.monotonic() > silent_until_s or follower.verdict is not None)
         between.stalled = False
-        together.until(lambda: bool(follower.verdict) or together.leader._of not in ({}, before))
+        together.until(lambda: bool(follower.verdict) or any(len(sent) > 200 for sent in between.recorded))
         end(together)
 
         assert not any(together.told(link, PeerFailed) for link in together.links)
@@ -577,9 +594,11 @@ def test_a_leader_behind_a_program_that_waits_for_its_client_is_found_at_its_nex
     monkeypatch.setattr(route, "PROVE_WITHIN_S", 0.3)
     monkeypatch.setattr(route, "TRIES", 1 << 30)  # Not by chance.
     with party(2) as together, socket.create_server(("127.0.0.1", 0)) as http:
-        together.follower("algo-2", where=http.getsockname(), others=(1, together.where[1]))
+        follower = together.follower("algo-2", where=http.getsockname(), others=(1, together.where[1]))
 
         start(together)
+
+        assert leaders_met(follower) == {together.where}
         end(together)
 
 
@@ -674,23 +693,28 @@ def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
 
 
 def test_both_ends_send_segments_that_every_path_takes() -> None:
+    """The far end of a follower's connection does, too, although it asks for nothing itself."""
+    with party(2) as together, socket.create_server(("127.0.0.1", 0)) as other:
+        link = together.follower("algo-2", where=other.getsockname())
+        together.until(lambda: bool(select.select([other], [], [], 0)[0]))
+
+        with other.accept()[0] as far:
+            ends = [far, *(connection.sock for connection in link.connections)]
+            segments = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for end in ends]
+
+    assert len(segments) == 2
+    assert max(segments) <= SEGMENT_BYTES
+
+
+def test_an_address_of_a_family_that_this_host_has_not_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with party(2) as together:
-        (follower,) = together.followers()
+        port = together.where[1]
+        resolve_to([(socket.AF_X25, ("127.0.0.9", port)), (socket.AF_INET, ("127.0.0.1", port))], monkeypatch)
+        follower = together.follower("algo-2", where=("both.invalid", port))
+
         start(together)
 
-        ends = [*follower.connections, *together.leader._of.values()]
-        assert len(ends) == 2
-        for connection in ends:
-            assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SEGMENT_BYTES
-        end(together)
-
-
-def test_an_address_of_a_family_that_this_host_has_not_is_passed_over() -> None:
-    with party(2) as together:
-        (follower,) = together.followers()
-        follower._route._addresses = [(socket.AF_X25, together.where), (socket.AF_INET, together.where)]
-
-        start(together)
+        assert leaders_met(follower) == {together.where}
         end(together)
 
 
@@ -714,18 +738,35 @@ def test_two_hundred_hosts_whose_connections_all_break_at_once_are_all_back() ->
         followers = together.followers()
         start(together)
         for _ in range(2):
-            before = dict(together.leader._of)
-            for connection in before.values():
-                connection.sock.shutdown(socket.SHUT_RDWR)
-            together.until(
-                lambda before=before: all(  # type: ignore[misc]
-                    together.leader._of.get(link.me) not in (None, before[link.me]) for link in followers
-                )
-            )
+            break_all(together, followers)
         end(together)
 
         assert not together.leader.protocol.members.gone
-        assert not together.leader.protocol.members._knocking
+
+
+def break_all(together: Party, links: list[FollowerLink]) -> None:
+    """Break the connections of *links*, and wait until all have proved themselves on new ones."""
+    members = together.leader.protocol.members
+    for link in links:
+        for connection in link.connections:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    together.until(lambda: len(members.away) > 0)
+    together.until(lambda: not members.away)
+
+
+def test_a_host_that_dies_after_all_had_reconnected_is_missed_as_soon_as_before() -> None:
+    """All have one address: a connection from it that counted for ever would let the host seem to come back."""
+    with party(11) as together:
+        *_, dies = followers = together.followers()
+        start(together)
+        break_all(together, followers)
+
+        together.links.remove(dies)
+        dies.close()
+
+        took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
+
+        assert took_s < SOON_S
 
 
 def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
@@ -827,7 +868,7 @@ def test_a_leader_that_wakes_up_after_its_follower_ended_well_and_gave_it_up_has
         together.until(lambda: follower.verdict is not None)
         together.links.append(together.leader)
         together.leader.tell(HostEnded(report=SUCCESS["algo-1"]))
-        together.until(lambda: together.leader.finished)
+        together.until(lambda: together.leader.is_finished)
 
         assert together.leader.verdict is not None
         assert (together.leader.verdict.host, together.leader.verdict.exit_code) == ("algo-1", 75)
@@ -841,7 +882,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
         together.links.remove(follower)  # It is not served any more: as good as stopped.
         together.until(lambda: bool(together.told(together.leader, PeerFailed)))
         together.leader.tell(HostEnded(report=EndReport(host="algo-1", exit_code=75)))
-        together.until(lambda: together.leader.finished)
+        together.until(lambda: together.leader.is_finished)
         together.leader.close()
         together.links.clear()
 
@@ -855,18 +896,16 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
 
 def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
     report = EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, message="c" * 8000, traceback="t" * 60000))
-    with party(3) as together:
+    with party(3, send_buffer_bytes=4096) as together:
         slow, quick = together.followers()
         start(together)
-        connection = together.leader._of["algo-2"]
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         together.links.remove(slow)
 
         together.leader.tell(Failing(report=report))
         together.leader.tell(HostEnded(report=report))
         quick.tell(HostEnded(report=EndReport(host="algo-3", exit_code=75)))
         took_s = together.until(lambda: quick.verdict is not None)
-        waiting = not together.leader.finished
+        waiting = not together.leader.is_finished
         together.links.append(slow)
         together.until(lambda: slow.verdict is not None)
 
@@ -886,7 +925,7 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
             HostEnded(report=EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, message="boom")))
         )
         follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=75)))
-        together.until(lambda: together.leader.finished)
+        together.until(lambda: together.leader.is_finished)
         together.turn(0)
 
         assert follower.due_in_s() > 0.1
@@ -910,7 +949,7 @@ def test_a_leader_that_is_started_again_within_a_moment_is_another_process(runs:
         together.links.append(again)
         together.done[again] = []
         again.tell(Ready())
-        took_s = together.until(lambda: all(link.finished for link in together.links))
+        took_s = together.until(lambda: all(link.is_finished for link in together.links))
 
         for link in together.links:
             assert link.verdict is not None
@@ -936,10 +975,10 @@ def test_a_host_that_is_started_again_as_its_leader_is_hears_that_the_job_has_en
         together.links.append(again)
         together.done[again] = []
         together.until(lambda: again.verdict is not None)
-        assert not again.finished
+        assert not again.is_finished
 
         late = together.follower("algo-3")
-        took_s = together.until(lambda: all(link.finished for link in together.links))
+        took_s = together.until(lambda: all(link.is_finished for link in together.links))
 
         assert late.verdict is not None
         assert (late.verdict.host, late.verdict.exit_code) == ("algo-1", 75)
@@ -973,7 +1012,17 @@ def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> No
     ],
     ids=["both lead", "another job's leader", "its own port"],
 )
-def test_a_host_that_leads_says_that_a_missing_host_leads_too(tag: bytes, itself: bool, more: str) -> None:
+def test_a_host_that_leads_says_that_a_missing_host_leads_too(
+    tag: bytes, itself: bool, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Rivals] = []
+
+    class Look(Rivals):
+        def close(self) -> None:
+            super().close()
+            looks.append(self)
+
+    monkeypatch.setattr(leader_link, "Rivals", Look)
     times = msgspec.structs.replace(TIMES, join_s=0.4)
     with party(2, times=times, tag=b"this job") as together:
         listener = listen("127.0.0.1", 0)
@@ -982,12 +1031,11 @@ def test_a_host_that_leads_says_that_a_missing_host_leads_too(tag: bytes, itself
         second = LeaderLink(("algo-2", "algo-1"), KEY, times, listener, tag=tag, rivals=places, port=port)
         together.links.append(second)
         together.done[second] = []
-        look_s = second._look_s
         second.tell(Ready())
 
-        together.until(lambda: second._look_s > look_s and second._looks is None and second.verdict is not None)
+        together.until(lambda: len(looks) > 0 and second.verdict is not None)
 
-        said = second.protocol.barrier.reminder({"algo-1"}, math.inf)
+        said = second.protocol.barrier.take_reminder({"algo-1"}, math.inf)
         assert said.partition(" of hosts")[0] == f"waiting for host algo-1 to join{more}"
         assert second.verdict is not None
         assert second.verdict.cause.message.startswith("waited 0.4 s in vain for host algo-1 (TOOLKIT_JOIN_S)")
@@ -1056,7 +1104,7 @@ def test_a_host_with_the_secret_and_other_documents_ends_the_job_with_what_diffe
             assert link.verdict is not None
             assert (link.verdict.host, link.verdict.exit_code) == (host, 78)
             assert what in link.verdict.cause.message
-        assert follower.finished
+        assert follower.is_finished
         assert list(together.leader.refused) == ["a host whose documents or version differ from the leader's"]
 
 
@@ -1075,7 +1123,7 @@ def test_a_setting_of_one_host_alone_is_said_on_both_and_the_leaders_counts() ->
 
 def test_connections_that_end_after_the_proof_are_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of strangers at the leader displaces a host that has not proved itself yet, again and again."""
-    monkeypatch.setattr(follower, "REFUSED_S", 0.2)
+    monkeypatch.setattr(leader_contact, "REFUSED_S", 0.2)
     monkeypatch.setattr(follower_link, "REFUSED_RETRY_S", 0.05)
     times = msgspec.structs.replace(TIMES, join_s=2.0)
     with party(2, times=times) as together, socket.create_server(("127.0.0.1", 0)) as flooded:

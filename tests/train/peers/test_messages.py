@@ -1,4 +1,4 @@
-"""What a frame of the link is, and what is not taken for one."""
+"""Frames of the link are read, and other bytes are refused."""
 
 import struct
 from typing import get_args
@@ -13,7 +13,7 @@ from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, Nex
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.train.peers import leader
-from toolkit.train.peers.clock import LeaderClock, on_clock
+from toolkit.train.peers.clock import LeaderClock, move_clock
 from toolkit.train.peers.frames import (
     HEAD_BYTES,
     LARGEST_BYTES,
@@ -244,7 +244,7 @@ def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
     for way_there_ns, way_back_ns in ((900, 100), (10, 10), (50, 4000)):
         sent_ns = 1_000_000
         arrived_ns = sent_ns + way_there_ns
-        clock.heard(sent_ns, arrived_ns + ahead_ns, arrived_ns + way_back_ns)
+        clock.note_exchange(sent_ns, arrived_ns + ahead_ns, arrived_ns + way_back_ns)
 
     assert clock.offset_ns == ahead_ns
 
@@ -254,7 +254,7 @@ def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways
     clock = LeaderClock()
 
     for there_ns, back_ns in ways:
-        clock.heard(0, there_ns + ahead_ns, there_ns + back_ns)
+        clock.note_exchange(0, there_ns + ahead_ns, there_ns + back_ns)
 
     assert abs(clock.offset_ns - ahead_ns) <= min(sum(way) for way in ways[-16:]) / 2 + 1
 
@@ -262,7 +262,7 @@ def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways
 def test_a_clock_that_went_back_is_not_believed() -> None:
     clock = LeaderClock()
 
-    clock.heard(1000, 5, 900)
+    clock.note_exchange(1000, 5, 900)
 
     assert clock.offset_ns == 0
 
@@ -271,7 +271,7 @@ def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
     early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
     report = EndReport(host="algo-2", exit_code=1, cause=Cause(failed_ns=300), early=early)
 
-    moved = on_clock(OwnFailure(report=report), 50)
+    moved = move_clock(OwnFailure(report=report), 50)
 
     assert isinstance(moved, OwnFailure)
     assert moved.report is not None

@@ -52,8 +52,16 @@ from toolkit.train.peers.messages import (
     Welcome,
 )
 from toolkit.train.peers.protocol import LINGER_S, LogLine, RanksWork, Send, Timeouts
-from toolkit.train.peers.reports import HANG, light, news, shared, vanished, with_cause, worse
-from toolkit.train.peers.route import Route
+from toolkit.train.peers.reports import (
+    HANG,
+    choose_cause,
+    cut_for_hosts,
+    describe_failure,
+    report_vanished,
+    shorten,
+    with_cause,
+)
+from toolkit.train.peers.route import RESOLVE_EVERY_S, Route
 
 SIZES = [2, 3, 7, 50]
 
@@ -336,7 +344,7 @@ def test_a_stopped_host_that_the_leader_refuses_or_whose_time_to_join_is_over_co
         follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=143, stopped=True)), 3.0)
         for at_s in range(4, 12):
             if refused:
-                follower.refused(float(at_s))
+                follower.on_refusal(float(at_s))
             follower.tick(float(at_s), 0)
 
         assert follower.verdict is not None
@@ -502,7 +510,10 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     ],
 )
 def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
-    assert news(EndReport(host="algo-1", exit_code=1, cause=Cause(message="no such file\nhere", **told))) == text
+    assert (
+        describe_failure(EndReport(host="algo-1", exit_code=1, cause=Cause(message="no such file\nhere", **told)))
+        == text
+    )
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -517,13 +528,13 @@ def test_echoes_alone_are_believed_after_a_while() -> None:
 
 
 def test_a_host_that_only_ended_with_another_is_never_the_cause() -> None:
-    """What it says has no time and is no cause; that must not make it the earliest."""
+    """Its report has no time and is no cause; that must not make it the earliest."""
     echo = EndReport(host="algo-2", exit_code=1, cause=Cause(failed_ns=7))
     healthy = EndReport(host="algo-1", exit_code=75)
 
-    assert worse(echo, healthy) is echo
-    assert worse(healthy, echo) is echo
-    assert worse(None, healthy) is healthy
+    assert choose_cause(echo, healthy) is echo
+    assert choose_cause(healthy, echo) is echo
+    assert choose_cause(None, healthy) is healthy
 
 
 def test_a_busy_host_does_not_hold_up_the_verdict() -> None:
@@ -551,7 +562,7 @@ def test_news_is_light_and_what_many_hosts_are_told_is_bounded() -> None:
     verdict = job.hosts["algo-3"].verdict
     assert verdict is not None
     assert verdict.cause.traceback == report.cause.traceback
-    assert len(shared(report, 10_000).cause.traceback) < 2000
+    assert len(cut_for_hosts(report, 10_000).cause.traceback) < 2000
 
 
 # --- hosts that are lost
@@ -735,14 +746,14 @@ def test_a_leader_that_was_paused_for_too_long_after_all_others_ended_well_has_n
 def test_a_host_that_gave_the_leader_up_after_its_own_good_end_ends_nobodys_work() -> None:
     leader = Leader(("a", "b", "c"), TIMES, 0.0)
     for host in ("b", "c"):
-        leader.joined(host, 1.0, 0)
+        leader.on_connect(host, 1.0, 0)
     for host in ("a", "b", "c"):
-        leader.heard(host, Ready(), 1.0, 0)
-    leader.heard("c", HostEnded(report=EndReport(host="c", exit_code=0)), 2.0, 0)
+        leader.on_message(host, Ready(), 1.0, 0)
+    leader.on_message("c", HostEnded(report=EndReport(host="c", exit_code=0)), 2.0, 0)
 
-    actions = leader.heard("c", Failing(report=vanished("a", "nothing was heard of it", 1)), 10.0, 0)
+    actions = leader.on_message("c", Failing(report=report_vanished("a", "nothing was heard of it", 1)), 10.0, 0)
     for host in ("b", "a"):
-        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=0)), 20.0, 0)
+        leader.on_message(host, HostEnded(report=EndReport(host=host, exit_code=0)), 20.0, 0)
     before = leader.verdict
     leader.tick(20.0, 0)
 
@@ -1271,12 +1282,14 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     hosts = tuple(f"algo-{number}" for number in range(1, 3001))
     leader = Leader(hosts, TIMES, 0.0)
     for host in hosts[1:]:
-        leader.joined(host, 0.0, 0)
-        leader.heard(host, Ready(), 0.0, 0)
-    go = leader.heard(hosts[0], Ready(), 0.0, 0)
-    leader.heard(hosts[5], Failing(report=EndReport(host=hosts[5], exit_code=3, cause=Cause(primary=True))), 1.0, 0)
+        leader.on_connect(host, 0.0, 0)
+        leader.on_message(host, Ready(), 0.0, 0)
+    go = leader.on_message(hosts[0], Ready(), 0.0, 0)
+    leader.on_message(
+        hosts[5], Failing(report=EndReport(host=hosts[5], exit_code=3, cause=Cause(primary=True))), 1.0, 0
+    )
 
-    answers = [leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
+    answers = [leader.on_message(host, HostEnded(report=EndReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
 
     assert [type(action) for action in go] == [Send, AllReady]
     assert sum(len(actions) for actions in answers) == 2
@@ -1310,33 +1323,33 @@ def test_beats_are_as_many_as_the_leader_can_take(
 def test_a_follower_wants_a_second_connection_once_two_answers_are_late(hosts: int, quiet_s: float) -> None:
     follower = Follower("algo-2", "algo-1", TIMES, 0.0)
     times = msgspec.structs.replace(TIMES, heartbeat_s=1.0, heartbeat_timeout_s=8.0).among(hosts)
-    follower.joined(1.0, 0)
-    follower.heard(
+    follower.on_connect(1.0, 0)
+    follower.on_message(
         Welcome(heartbeat_s=times.heartbeat_s, heartbeat_timeout_s=times.heartbeat_timeout_s, leader_ns=0), 1.0
     )
 
-    assert not follower.is_quiet(1.0 + quiet_s - 0.01)
-    assert follower.is_quiet(1.0 + quiet_s + 0.01)
+    assert not follower.contact.is_quiet(1.0 + quiet_s - 0.01)
+    assert follower.contact.is_quiet(1.0 + quiet_s + 0.01)
 
 
 def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:
     leader = Leader(("a", "b", "c"), TIMES, 0.0)
     for host in ("b", "c"):
-        leader.joined(host, 0.0, 0)
-        leader.heard(host, Ready(), 0.0, 0)
-    leader.heard("a", Ready(), 0.0, 0)
-    leader.heard("c", Stop(host="c", signal=15), 1.0, 0)
+        leader.on_connect(host, 0.0, 0)
+        leader.on_message(host, Ready(), 0.0, 0)
+    leader.on_message("a", Ready(), 0.0, 0)
+    leader.on_message("c", Stop(host="c", signal=15), 1.0, 0)
 
-    messages = [action.message for action in leader.joined("b", 2.0, 0) if isinstance(action, Send)]
+    messages = [action.message for action in leader.on_connect("b", 2.0, 0) if isinstance(action, Send)]
 
     assert messages == [Welcome(heartbeat_s=1.0, heartbeat_timeout_s=8.0, leader_ns=0), Stop(host="c", signal=15), Go()]
 
 
 def test_a_ping_is_answered_with_the_leaders_clock() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0)
-    leader.joined("b", 0.0, 0)
+    leader.on_connect("b", 0.0, 0)
 
-    (answer,) = leader.heard("b", Ping(sent_ns=5), 1.0, 77)
+    (answer,) = leader.on_message("b", Ping(sent_ns=5), 1.0, 77)
 
     assert isinstance(answer, Send)
     assert answer.hosts == ("b",)
@@ -1503,23 +1516,23 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
         stuck_ranks=(StuckRank(process="rank 1", activity="waits", file=long),) * 9,
     )
 
-    assert len(encode(Failing(report=light(report), is_whole=False))) < 1200
+    assert len(encode(Failing(report=shorten(report), is_whole=False))) < 1200
 
 
 def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers_at_the_others() -> None:
     route = Route("127.0.0.1", (7776, 7676, 7576), 0.0)
 
     def ports(count: int) -> list[int]:
-        places = [route.next(0.0) for _ in range(count)]
+        places = [route.choose_address(0.0) for _ in range(count)]
         return [place[1][1] for place in places if place is not None]  # type: ignore[misc]
 
     assert ports(10) == [7776] * 10
     assert ports(3) == [7676, 7576, 7776]
-    route.answered()
+    route.note_other_program()
     assert ports(4) == [7676, 7576, 7776, 7776]
-    route.answered()
+    route.note_other_program()
     assert ports(1) == [7676]
-    route.works(0.001, 0.0)
+    route.note_success(0.001, 0.0)
     assert ports(3) == [7676] * 3
 
 
@@ -1527,10 +1540,10 @@ def test_the_first_port_has_its_turn_again_where_others_have_all_of_the_leaders_
     route = Route("127.0.0.1", (7776, 7676), 0.0)
     ports = []
     for _ in range(6):
-        address = route.next(0.0)
+        address = route.choose_address(0.0)
         assert address is not None
         ports.append(address[1][1])
-        route.answered()
+        route.note_other_program()
 
     assert ports == [7776, 7676] * 3
 
@@ -1539,13 +1552,20 @@ def of_names(addresses: Sequence[str]) -> list[Address]:
     return [(socket.AF_INET, (address, 7776)) for address in addresses]
 
 
-def test_all_addresses_of_a_leader_are_tried_in_turn_whatever_newer_look_ups_say() -> None:
+def resolve_to(addresses: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next look-up find *addresses*."""
+    monkeypatch.setattr("toolkit.train.peers.route.parse_address", lambda _host, _port: of_names(addresses))
+
+
+def test_all_addresses_of_a_leader_are_tried_in_turn_whatever_newer_look_ups_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first two drop packets: a look-up at every other try must not begin with them again."""
     route = Route("127.0.0.1", (7776,), 0.0)
     tried = []
     for number in range(8):
-        route._addresses = of_names(["10.0.0.1", "10.0.0.2", "10.0.0.3", *(["10.0.0.4"] if number > 3 else [])])
-        address = route.next(0.0)
+        resolve_to(["10.0.0.1", "10.0.0.2", "10.0.0.3", *(["10.0.0.4"] if number > 3 else [])], monkeypatch)
+        address = route.choose_address(number * RESOLVE_EVERY_S)
         assert address is not None
         tried.append(str(address[1][0])[-1])
         assert route.connect_s < route.within_s
@@ -1553,15 +1573,15 @@ def test_all_addresses_of_a_leader_are_tried_in_turn_whatever_newer_look_ups_say
     assert tried == ["1", "2", "3", "1", "4", "2", "3", "1"]
 
 
-def test_what_was_tried_is_named_with_how_it_ended() -> None:
+def test_what_was_tried_is_named_with_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     route = Route("127.0.0.1", (7776, 7676), 0.0)
-    assert route.tried() == "the look-up of the name 127.0.0.1 gave no address"
+    assert route.describe_tries() == "the look-up of the name 127.0.0.1 gave no address"
+    resolve_to([f"10.0.0.{each}" for each in range(6)], monkeypatch)
     for number in range(6):
-        route._addresses = of_names([f"10.0.0.{each}" for each in range(6)])
-        route.next(0.0)
-        route.ended(("no answer", "nothing listens there")[number % 2])
+        route.choose_address(0.0)
+        route.note_outcome(("no answer", "nothing listens there")[number % 2])
 
-    assert route.tried() == (
+    assert route.describe_tries() == (
         "tried 10.0.0.0 port 7776 (no answer), 10.0.0.1 port 7776 (nothing listens there), 10.0.0.2 port 7776"
         " (no answer), 10.0.0.3 port 7776 (nothing listens there) and 2 more"
     )
@@ -1569,15 +1589,15 @@ def test_what_was_tried_is_named_with_how_it_ended() -> None:
 
 def test_hosts_that_try_in_vain_try_less_often_and_not_at_the_same_moments() -> None:
     route = Route("127.0.0.1", (7776,), 0.0)
-    route.next(0.0)
+    route.choose_address(0.0)
 
     assert route.pause_s(0.0, 0.0) < route.pause_s(0.0, 1.0) < 0.2
     assert [round(route.pause_s(after_s, 0.5), 2) for after_s in (0.0, 4.0, 60.0)] == [0.1, 0.2, 0.6]
-    route.works(0.001, 60.0)
+    route.note_success(0.001, 60.0)
     assert round(route.pause_s(60.0, 0.5), 2) == 0.1
     waits = []
     for _ in range(9):
-        route.next(60.0)
+        route.choose_address(60.0)
         waits.append(route.within_s)
     assert waits == sorted(waits)
     assert (waits[0], waits[-1], route.connect_s) == (0.5, 5.0, 0.5)
@@ -1636,15 +1656,15 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
     leader = Leader(("algo-1", "algo-2", "algo-3"), TIMES, 0.0, survey=True)
     own = frozenset({"10.0.0.1", "fd00::1", "172.17.0.1", "127.0.0.1"})
     for number, (host, space) in enumerate(zip(("algo-1", "algo-2", "algo-3"), spaces, strict=True), 1):
-        leader.barrier.placed(host, space, f"10.0.0.{number}" if number > 1 else "")
+        leader.barrier.note_place(host, space, f"10.0.0.{number}" if number > 1 else "")
         if host != "algo-1":
-            leader.joined(host, 0.0, 0)
-        assert not any(isinstance(action, AllReady) for action in leader.heard(host, Ready(), 0.0, 0))
+            leader.on_connect(host, 0.0, 0)
+        assert not any(isinstance(action, AllReady) for action in leader.on_message(host, Ready(), 0.0, 0))
 
-    actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0, own)
+    actions = leader.on_survey({host: frozenset(each) for host, each in found.items()}, 1.0, own)
     for host in ("algo-2", "algo-3"):
-        actions += leader.heard(host, OwnFailure(report=None), 1.1, 0)
-    actions += leader.heard("algo-1", OwnFailure(report=None), 1.1, 0)
+        actions += leader.on_message(host, OwnFailure(report=None), 1.1, 0)
+    actions += leader.on_message("algo-1", OwnFailure(report=None), 1.1, 0)
 
     assert any(isinstance(action, AllReady) for action in actions) == (said is None)
     if said is not None:
@@ -1658,13 +1678,13 @@ def test_a_host_that_knocks_without_proof_and_one_of_thousands_that_are_away_hav
     def lost_after_s(hosts: int, *, knocks: bool) -> float:
         members = Members(tuple(f"algo-{number}" for number in range(2, hosts + 2)), 8.0)
         for number in range(2, hosts + 2):
-            members.came(f"algo-{number}", f"10.0.0.{number}", direct=True)
-            members.joined(f"algo-{number}", 0.0)
+            members.note_address(f"algo-{number}", f"10.0.0.{number}", direct=True)
+            members.note_connection(f"algo-{number}", 0.0)
         for number in range(2, hosts + 2):
-            members.left(f"algo-{number}", 0.0)
+            members.note_disconnection(f"algo-{number}", 0.0)
         if knocks:
-            members.knocks("10.0.0.2", 0.5)
-        return next(tenth / 10 for tenth in range(100) if members.lost("algo-2", tenth / 10, 0) is not None)
+            members.note_knock("10.0.0.2", 0.5)
+        return next(tenth / 10 for tenth in range(100) if members.take_loss("algo-2", tenth / 10, 0) is not None)
 
     assert lost_after_s(1, knocks=False) == 1.1
     assert lost_after_s(2000, knocks=False) == 3.0
@@ -1675,11 +1695,11 @@ def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_th
     causes = []
     for gone in (False, True):
         follower = Follower("algo-2", "algo-1", TIMES, 0.0)
-        follower.joined(0.0, 0)
-        follower.left(1.0)
-        follower.saw("something else answers", 1.1)
+        follower.on_connect(0.0, 0)
+        follower.on_disconnect(1.0)
+        follower.contact.note_answerer("something else answers", 1.1)
         if gone:
-            follower.saw_nobody(refused=True)
+            follower.contact.note_nobody(refused=True)
         follower.tick(60.0, 60_000_000_000)
         assert follower.verdict is not None
         causes.append(follower.verdict.cause.message)
@@ -1693,9 +1713,9 @@ def test_a_lost_leader_that_refuses_no_connection_is_awaited_as_long_as_a_silent
     refused: bool, ends_s: float
 ) -> None:
     follower = Follower("algo-2", "algo-1", TIMES, 0.0)
-    follower.joined(0.0, 0)
-    follower.left(1.0)
-    follower.saw_nobody(refused=refused)
+    follower.on_connect(0.0, 0)
+    follower.on_disconnect(1.0)
+    follower.contact.note_nobody(refused=refused)
     at_s = 1.0
     while follower.verdict is None:
         at_s += 0.5
@@ -1712,7 +1732,7 @@ def test_a_leader_that_closes_one_connection_has_not_refused_this_host() -> None
     """One that is being stopped closes it, too; who refuses does so again a second later."""
     follower = Follower("algo-2", "algo-1", TIMES, 0.0)
 
-    first, second, third = (follower.refused(at_s) for at_s in (1.0, 2.0, 3.0))
+    first, second, third = (follower.on_refusal(at_s) for at_s in (1.0, 2.0, 3.0))
 
     assert first == third == []
     assert [action.text for action in second if isinstance(action, LogLine)] == [
@@ -1724,7 +1744,7 @@ def test_a_leader_that_closes_one_connection_has_not_refused_this_host() -> None
 def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_refused_twice(times: int) -> None:
     follower = Follower("algo-2", "algo-1", TIMES, 0.0)
     for at_s in range(times):
-        follower.refused(float(at_s))
+        follower.on_refusal(float(at_s))
 
     follower.tick(TIMES.join_s, 0)
 
@@ -1736,17 +1756,17 @@ def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_r
 def test_a_host_that_never_learned_that_it_was_taken_is_absent_again(how: str) -> None:
     """On a network with losses the leader's first answer may come too late: the host gives up and tries again."""
     leader = Leader(("a", "b"), TIMES, 0.0)
-    leader.joined("b", 1.0, 0)
+    leader.on_connect("b", 1.0, 0)
 
     if how == "closed":
-        leader.left("b", 3.0)
+        leader.on_disconnect("b", 3.0)
     else:
         leader.tick(9.5, 0)
     for second in range(10, 30):
         assert not [action for action in leader.tick(float(second), 0) if isinstance(action, PeerFailed)]
-    leader.joined("b", 30.0, 0)
-    leader.heard("b", Ready(), 30.0, 0)
-    actions = leader.heard("a", Ready(), 30.0, 0)
+    leader.on_connect("b", 30.0, 0)
+    leader.on_message("b", Ready(), 30.0, 0)
+    actions = leader.on_message("a", Ready(), 30.0, 0)
 
     assert leader.verdict is None
     assert AllReady() in actions
@@ -1754,31 +1774,31 @@ def test_a_host_that_never_learned_that_it_was_taken_is_absent_again(how: str) -
 
 def test_the_leader_stays_for_a_host_in_a_short_outage_until_it_has_the_verdict() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0)
-    leader.joined("b", 1.0, 0)
+    leader.on_connect("b", 1.0, 0)
     for host in ("a", "b"):
-        leader.heard(host, Ready(), 1.0, 0)
-    leader.heard("b", HostEnded(report=EndReport(host="b", exit_code=0)), 10.0, 0)
-    leader.heard("a", HostEnded(report=EndReport(host="a", exit_code=0)), 11.0, 0)
+        leader.on_message(host, Ready(), 1.0, 0)
+    leader.on_message("b", HostEnded(report=EndReport(host="b", exit_code=0)), 10.0, 0)
+    leader.on_message("a", HostEnded(report=EndReport(host="a", exit_code=0)), 11.0, 0)
     leader.tick(11.0, 0)
 
     assert leader.verdict is not None
-    assert not leader.finished(17.9)
-    leader.joined("b", 17.9, 0)
-    assert not leader.finished(18.0)
-    leader.heard("b", Bye(), 18.0, 0)
-    assert leader.finished(18.0)
+    assert not leader.is_finished(17.9)
+    leader.on_connect("b", 17.9, 0)
+    assert not leader.is_finished(18.0)
+    leader.on_message("b", Bye(), 18.0, 0)
+    assert leader.is_finished(18.0)
 
 
 def test_the_leader_stays_no_longer_than_its_platform_allows_after_a_stop() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0)
-    leader.joined("b", 1.0, 0)
+    leader.on_connect("b", 1.0, 0)
     for host in ("a", "b"):
-        leader.heard(host, Ready(), 1.0, 0)
-    leader.heard("a", Stop(host="a", signal=15), 2.0, 0)
+        leader.on_message(host, Ready(), 1.0, 0)
+    leader.on_message("a", Stop(host="a", signal=15), 2.0, 0)
     for host in ("b", "a"):
-        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=143, stopped=True)), 6.0, 0)
+        leader.on_message(host, HostEnded(report=EndReport(host=host, exit_code=143, stopped=True)), 6.0, 0)
     leader.tick(6.0, 0)
 
     assert leader.verdict is not None
-    assert not leader.finished(7.9)
-    assert leader.finished(8.0)
+    assert not leader.is_finished(7.9)
+    assert leader.is_finished(8.0)

@@ -41,6 +41,7 @@ class Attempts(Job):
     ) -> None:
         super().__init__(count, seed=seed, delay_s=delay_s)
         self.plan = plan
+        self.restarts = restarts
         self.steps = steps
         self.run_s = run_s
         self.teardown_s = teardown_s
@@ -66,7 +67,7 @@ class Attempts(Job):
         if name not in self.stopped:
             self.stopped.add(name)
             self.tell(name, Stop(host=name, signal=15))
-            self._after(name, self._teardown_s, lambda: self._end(name))
+            self._after(name, self._teardown_s, lambda: self.finish(name))
 
     def _do(self, host: Host, actions: Sequence[Action]) -> None:
         host.answers = host.name in self.running
@@ -76,9 +77,9 @@ class Attempts(Job):
                 self._start(host.name)
             elif isinstance(action, Stop):
                 self.stopped.add(host.name)
-                self._after(host.name, self._teardown_s, lambda: self._end(host.name))
+                self._after(host.name, self._teardown_s, lambda: self.finish(host.name))
             elif isinstance(action, PeerFailed | Hang):
-                self._after(host.name, self._teardown_s, lambda: self._end(host.name))
+                self._after(host.name, self._teardown_s, lambda: self.finish(host.name))
             elif isinstance(action, NextAttempt):
                 self._again(host, action.restart.attempt)
 
@@ -104,7 +105,7 @@ class Attempts(Job):
         if name in failures:
             self._after(name, self.run_s, lambda: self._fail(name, failures[name]))
         elif not failures:
-            self._after(name, self.run_s + self.random.random(), lambda: self._end(name))
+            self._after(name, self.run_s + self.random.random(), lambda: self.finish(name))
 
     def _fail(self, name: str, how: EndReport) -> None:
         if name not in self.running:
@@ -112,9 +113,9 @@ class Attempts(Job):
         report = msgspec.structs.replace(with_cause(how, failed_ns=self.ns(self.now_s)), host=name)
         self.hosts[name].own_failure = report
         self.tell(name, Failing(report=report))
-        self._after(name, self._teardown_s, lambda: self._end(name))
+        self._after(name, self._teardown_s, lambda: self.finish(name))
 
-    def _end(self, name: str) -> None:
+    def finish(self, name: str) -> None:
         """Its processes have ended; a host that was not started yet ends, too."""
         if name in self.ends[self.attempt[name]]:
             return
@@ -134,7 +135,7 @@ class Attempts(Job):
             self.starts.append({})
             self.ends.append({})
         if host.name in self.stopped:
-            self._after(host.name, 0.1, lambda: self._end(host.name))
+            self._after(host.name, 0.1, lambda: self.finish(host.name))
         else:
             self._after(host.name, self.random.uniform(0.05, 0.5), lambda: self.tell(host.name, Ready()))
 
@@ -244,13 +245,13 @@ def test_a_failure_before_all_were_started_again_ends_the_job() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
     failed = msgspec.structs.replace(with_cause(boom(), failed_ns=5), host="b")
     healthy = HostEnded(report=EndReport(host="a", exit_code=75))
-    leader.joined("b", 0.0, 0)
+    leader.on_connect("b", 0.0, 0)
     for host, message in (("b", Ready()), ("a", Ready()), ("b", HostEnded(report=failed, steps=SOME)), ("a", healthy)):
-        leader.heard(host, message, 1.0, 0)
+        leader.on_message(host, message, 1.0, 0)
 
-    leader.heard("b", Attempt(number=1), 2.0, 0)
-    leader.heard("b", HostEnded(report=failed, steps=SOME), 2.0, 0)
-    actions = leader.heard("a", healthy, 2.0, 0)
+    leader.on_message("b", Attempt(number=1), 2.0, 0)
+    leader.on_message("b", HostEnded(report=failed, steps=SOME), 2.0, 0)
+    actions = leader.on_message("a", healthy, 2.0, 0)
 
     assert leader.verdict == failed
     assert actions[0] == LogLine(text="no restart: the ranks had not been started on every host", warns=True)
@@ -299,7 +300,7 @@ def test_a_host_that_falls_silent_while_all_are_awaited_does_not_replace_a_cause
 
 def test_a_host_that_had_ended_and_is_lost_while_others_still_end_is_missed() -> None:
     job = Attempts(4, [{"algo-2": boom()}], teardown_s=(9.0, 9.0))
-    job.at(5.2, lambda: job._end("algo-2"))
+    job.at(5.2, lambda: job.finish("algo-2"))
     job.at(8.0, lambda: job.kill("algo-2"))
 
     job.play()
@@ -343,18 +344,18 @@ def test_news_of_a_round_that_is_over_is_no_news() -> None:
         ("b", Failing(report=failed)),
         ("b", HostEnded(report=failed, steps=SOME)),
     ]
-    leader.joined("b", 0.0, 0)
+    leader.on_connect("b", 0.0, 0)
     for host, message in words:
-        leader.heard(host, message, 1.0, 0)
-    repeated = leader.heard("a", HostEnded(report=EndReport(host="a", exit_code=75)), 1.5, 0)
+        leader.on_message(host, message, 1.0, 0)
+    repeated = leader.on_message("a", HostEnded(report=EndReport(host="a", exit_code=75)), 1.5, 0)
 
     # Its connection broke before NextAttempt came, so it says everything again.
-    leader.left("b", 1.6)
-    back = leader.joined("b", 1.7, 0)
-    late = [leader.heard("b", message, 1.7, 0) for _, message in words]
-    leader.heard("a", Ready(), 1.7, 0)
-    leader.heard("b", Attempt(number=1), 1.8, 0)
-    start = leader.heard("b", Ready(), 1.8, 0)
+    leader.on_disconnect("b", 1.6)
+    back = leader.on_connect("b", 1.7, 0)
+    late = [leader.on_message("b", message, 1.7, 0) for _, message in words]
+    leader.on_message("a", Ready(), 1.7, 0)
+    leader.on_message("b", Attempt(number=1), 1.8, 0)
+    start = leader.on_message("b", Ready(), 1.8, 0)
 
     assert [type(action) for action in repeated] == [Send, NextAttempt]
     assert any(isinstance(action, Send) and isinstance(action.message, NextAttempt) for action in back)
@@ -405,7 +406,7 @@ def test_whatever_happens_rounds_do_not_mix_and_all_end_with_one_verdict(seed: i
             assert len(before) == count
             assert min(after.values()) > max(before.values())
     if lost is None and not job.stopped:
-        rounds = min(len(plan), job._leader._decider.budget.allowed)
+        rounds = min(len(plan), job.restarts)
         assert len(job.repeats[names[0]]) == rounds
         assert {code == 0 for _, code in job.verdicts} == {rounds == len(plan)}
 
@@ -415,14 +416,15 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     hosts = tuple(f"algo-{number}" for number in range(1, 3001))
     leader = Leader(hosts, TIMES, 0.0, restarts=1)
     for host in hosts[1:]:
-        leader.joined(host, 0.0, 0)
-        leader.heard(host, Ready(), 0.0, 0)
-    leader.heard(hosts[0], Ready(), 0.0, 0)
+        leader.on_connect(host, 0.0, 0)
+        leader.on_message(host, Ready(), 0.0, 0)
+    leader.on_message(hosts[0], Ready(), 0.0, 0)
     failed = msgspec.structs.replace(with_cause(boom(), failed_ns=1), host=hosts[5])
-    leader.heard(hosts[5], Failing(report=failed), 1.0, 0)
+    leader.on_message(hosts[5], Failing(report=failed), 1.0, 0)
 
     answers = [
-        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts
+        leader.on_message(host, HostEnded(report=EndReport(host=host, exit_code=75), steps=SOME), 1.0, 0)
+        for host in hosts
     ]
 
     assert sum(len(actions) for actions in answers) == 2

@@ -32,10 +32,14 @@ class Party:
         address: str = "127.0.0.1",
         tag: bytes = b"",
         facts: dict[str, str] | None = None,
+        send_buffer_bytes: int | None = None,
     ) -> None:
+        """*send_buffer_bytes*: what the kernel takes of the leader for one connection before the host has read it."""
         self.hosts = tuple(f"algo-{number}" for number in range(1, count + 1))
         self.times = times
         listener = listen(address, 0)
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         self.where: tuple[str, int] = listener.getsockname()[:2]
         self.leader = LeaderLink(self.hosts, KEY, times, listener, tag=tag, facts=facts)
         self.links: list[LeaderLink | FollowerLink] = [self.leader]
@@ -96,8 +100,9 @@ def party(
     address: str = "127.0.0.1",
     tag: bytes = b"",
     facts: dict[str, str] | None = None,
+    send_buffer_bytes: int | None = None,
 ) -> Iterator[Party]:
-    made = Party(count, times=times, address=address, tag=tag, facts=facts)
+    made = Party(count, times=times, address=address, tag=tag, facts=facts, send_buffer_bytes=send_buffer_bytes)
     try:
         yield made
     finally:

@@ -41,12 +41,12 @@ class Asked:
         (self.config / name).write_text(json.dumps(content))
 
     def job(self, *, machine: Machine = MACHINE, **environ: str) -> Job:
-        given = {"TOOLKIT_BASE": str(self.base), "TOOLKIT_PLATFORM": "plain", "HOSTNAME": "me", **environ}
-        return detect(given).read(given, settings.read(given), machine, Log(), interpreter="/python")
+        variables = {"TOOLKIT_BASE": str(self.base), "TOOLKIT_PLATFORM": "plain", "HOSTNAME": "me", **environ}
+        return detect(variables).read(variables, settings.read(variables), machine, Log(), interpreter="/python")
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
+def platform_case(tmp_path: Path) -> Asked:
     return Asked(tmp_path)
 
 
@@ -75,12 +75,12 @@ COLOUR = "red"
 """
 
 
-def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_path: Path) -> None:
-    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
+def test_a_job_file_says_all_that_toolkit_run_takes_from_it(platform_case: Asked, tmp_path: Path) -> None:
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)))
 
     assert (job.spec.name, job.spec.entry, job.spec.source) == ("digits", "train.py", None)
-    assert job.folders.code == asked.code
-    assert job.folders.model == asked.base / "model"
+    assert job.folders.code == platform_case.code
+    assert job.folders.model == platform_case.base / "model"
     assert job.folders.checkpoints == tmp_path / "kept"
     assert job.spec.hyperparameters == {"epochs": 5, "optimizer": "adam", "version": "1.0"}
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 4)
@@ -88,54 +88,56 @@ def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_pa
     assert job.spec.metric_definitions == (("loss", "loss=(.*)"),)
     assert job.environ["COLOUR"] == "red"
     assert job.grace_s == 7
-    assert job.settings.rules == asked.code / "watch/rules.toml"
+    assert job.settings.rules == platform_case.code / "watch/rules.toml"
 
 
-def test_a_variable_names_other_rules_than_the_job_file(asked: Asked) -> None:
-    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_RULES="mine.toml")
+def test_a_variable_names_other_rules_than_the_job_file(platform_case: Asked) -> None:
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)), TOOLKIT_RULES="mine.toml")
 
     assert job.settings.rules == Path("mine.toml")
 
 
-def test_a_job_file_asks_for_ready_made_metrics(asked: Asked) -> None:
+def test_a_job_file_asks_for_ready_made_metrics(platform_case: Asked) -> None:
     text = 'script = "train.py"\nmetric-presets = "iteration-times"\n[metric]\nloss = "loss=(.*)"\n'
 
-    job = asked.job(TOOLKIT_JOB=str(asked.file(text)))
-    by_variable = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_METRIC_PRESETS="iteration-times")
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(text)))
+    by_variable = platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)), TOOLKIT_METRIC_PRESETS="iteration-times")
 
     names = ["loss", "dataloader_time", "forward_time", "backward_time"]
     assert [name for name, _ in job.spec.metric_definitions] == names
     assert [name for name, _ in by_variable.spec.metric_definitions] == names
 
 
-def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> None:
-    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="b")
+def test_a_script_is_given_the_variables_it_has_on_sagemaker(platform_case: Asked) -> None:
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="b")
 
-    given = variables(job, ())
+    values = variables(job, ())
 
-    assert given["SM_HOSTS"] == '["a","b"]'
-    assert given["SM_CURRENT_HOST"] == "b"
-    assert given["SM_HP_EPOCHS"] == "5"
-    assert given["SM_CHANNEL_TRAIN"].endswith("/data")
-    assert given["SM_MODEL_DIR"] == str(asked.base / "model")
-    assert given["SM_NETWORK_INTERFACE_NAME"] == "eth7"
-    assert json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
-    assert json.loads(given["SM_RESOURCE_CONFIG"])["current_group_name"] == "homogeneousCluster"
-
-
-def test_a_job_file_in_the_base_needs_no_variable(asked: Asked) -> None:
-    asked.document("job.json", {"script": str(asked.code / "train.py"), "hyperparameter": {"epochs": 2}})
-
-    assert asked.job().spec.hyperparameters == {"epochs": 2}
+    assert values["SM_HOSTS"] == '["a","b"]'
+    assert values["SM_CURRENT_HOST"] == "b"
+    assert values["SM_HP_EPOCHS"] == "5"
+    assert values["SM_CHANNEL_TRAIN"].endswith("/data")
+    assert values["SM_MODEL_DIR"] == str(platform_case.base / "model")
+    assert values["SM_NETWORK_INTERFACE_NAME"] == "eth7"
+    assert json.loads(values["SM_TRAINING_ENV"])["job_name"] == "digits"
+    assert json.loads(values["SM_RESOURCE_CONFIG"])["current_group_name"] == "homogeneousCluster"
 
 
-def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(asked: Asked) -> None:
+def test_a_job_file_in_the_base_needs_no_variable(platform_case: Asked) -> None:
+    platform_case.document(
+        "job.json", {"script": str(platform_case.code / "train.py"), "hyperparameter": {"epochs": 2}}
+    )
+
+    assert platform_case.job().spec.hyperparameters == {"epochs": 2}
+
+
+def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(platform_case: Asked) -> None:
     for name in ("a.py", "b.py"):
-        (asked.base / "code" / name).parent.mkdir(exist_ok=True)
-        (asked.base / "code" / name).touch()
-    asked.document("hyperparameters.json", {"sagemaker_job_name": '"tuned"', "lr": "0.1", "epochs": "1"})
+        (platform_case.base / "code" / name).parent.mkdir(exist_ok=True)
+        (platform_case.base / "code" / name).touch()
+    platform_case.document("hyperparameters.json", {"sagemaker_job_name": '"tuned"', "lr": "0.1", "epochs": "1"})
 
-    job = asked.job(
+    job = platform_case.job(
         SAGEMAKER_TRAINING_MODULE="framework:main",
         TOOLKIT_HYPERPARAMETERS='{"epochs": 5}',
         TOOLKIT_CHANNELS="train=/data",
@@ -148,90 +150,94 @@ def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(asked: Asked
     assert job.strategy.name == "mpi"
 
 
-def test_a_plug_in_needs_no_script_in_a_job_file_either(asked: Asked) -> None:
-    asked.document("job.json", {"hyperparameter": {"epochs": 2}})
+def test_a_plug_in_needs_no_script_in_a_job_file_either(platform_case: Asked) -> None:
+    platform_case.document("job.json", {"hyperparameter": {"epochs": 2}})
 
-    job = asked.job(SAGEMAKER_TRAINING_MODULE="framework:main")
+    job = platform_case.job(SAGEMAKER_TRAINING_MODULE="framework:main")
 
     assert (job.spec.plugin, job.spec.hyperparameters) == ("framework:main", {"epochs": 2})
 
 
-def test_variables_are_enough_for_a_job(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(asked.code)
+def test_variables_are_enough_for_a_job(platform_case: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(platform_case.code)
 
-    job = asked.job(
+    job = platform_case.job(
         TOOLKIT_PROGRAM="train.py",
         TOOLKIT_HYPERPARAMETERS='{"epochs": 5, "name": "a=b"}',
         TOOLKIT_CHANNELS="train=/data/train, test=held-out",
         TOOLKIT_DISTRIBUTION="pytorchddp",
     )
 
-    assert (job.spec.entry, job.folders.code) == ("train.py", asked.code)
+    assert (job.spec.entry, job.folders.code) == ("train.py", platform_case.code)
     assert job.spec.hyperparameters == {"epochs": 5, "name": "a=b"}
-    assert [channel.folder for channel in job.spec.channels] == [Path("/data/train"), asked.code / "held-out"]
+    assert [channel.folder for channel in job.spec.channels] == [Path("/data/train"), platform_case.code / "held-out"]
     assert job.strategy.name == "pytorchddp"
 
 
-def test_a_program_is_looked_for_in_the_bases_code_first(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(asked.code)
-    (asked.base / "code").mkdir()
-    (asked.base / "code/train.py").touch()
+def test_a_program_is_looked_for_in_the_bases_code_first(platform_case: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(platform_case.code)
+    (platform_case.base / "code").mkdir()
+    (platform_case.base / "code/train.py").touch()
 
-    assert asked.job(TOOLKIT_PROGRAM="train.py").folders.code == asked.base / "code"
-    assert asked.job(TOOLKIT_PROGRAM="trian.py").folders.code == asked.base / "code"  # The error names this folder.
+    assert platform_case.job(TOOLKIT_PROGRAM="train.py").folders.code == platform_case.base / "code"
+    assert (
+        platform_case.job(TOOLKIT_PROGRAM="trian.py").folders.code == platform_case.base / "code"
+    )  # The error names this folder.
 
 
-def test_variables_win_over_the_job_file_name_by_name(asked: Asked) -> None:
-    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HYPERPARAMETERS='{"epochs": 9}')
+def test_variables_win_over_the_job_file_name_by_name(platform_case: Asked) -> None:
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)), TOOLKIT_HYPERPARAMETERS='{"epochs": 9}')
 
     assert job.spec.hyperparameters == {"epochs": 9, "optimizer": "adam", "version": "1.0"}
 
 
-def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(asked: Asked) -> None:
-    asked.document("hyperparameters.json", {"epochs": "1", "batch": "32"})
-    asked.document("inputdataconfig.json", {"train": {"TrainingInputMode": "FastFile"}})
-    asked.document("metric-definition-regex.json", [{"Name": "acc", "Regex": "acc=(.*)"}])
-    asked.document("checkpointconfig.json", {"LocalPath": "/opt/ml/kept"})
-    (asked.base / "code").mkdir()
+def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(platform_case: Asked) -> None:
+    platform_case.document("hyperparameters.json", {"epochs": "1", "batch": "32"})
+    platform_case.document("inputdataconfig.json", {"train": {"TrainingInputMode": "FastFile"}})
+    platform_case.document("metric-definition-regex.json", [{"Name": "acc", "Regex": "acc=(.*)"}])
+    platform_case.document("checkpointconfig.json", {"LocalPath": "/opt/ml/kept"})
+    (platform_case.base / "code").mkdir()
 
-    file = asked.file('script = "train.py"\n[hyperparameter]\nepochs = 5\n')
-    job = asked.job(TOOLKIT_JOB=str(file))
+    file = platform_case.file('script = "train.py"\n[hyperparameter]\nepochs = 5\n')
+    job = platform_case.job(TOOLKIT_JOB=str(file))
 
     assert job.spec.hyperparameters == {"epochs": 5, "batch": 32}
     assert [(channel.name, channel.mode) for channel in job.spec.channels] == [("train", "FastFile")]
     assert job.spec.metric_definitions == (("acc", "acc=(.*)"),)
-    assert job.folders.checkpoints == asked.base / "kept"
+    assert job.folders.checkpoints == platform_case.base / "kept"
 
 
-def test_the_job_files_distribution_wins_over_that_of_documents_which_add_what_it_leaves_open(asked: Asked) -> None:
-    asked.document(
+def test_the_job_files_distribution_wins_over_that_of_documents_which_add_what_it_leaves_open(
+    platform_case: Asked,
+) -> None:
+    platform_case.document(
         "hyperparameters.json",
         {"sagemaker_torch_distributed_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4"},
     )
 
-    mpi = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\ndistribution = "mpi"\n')))
-    none = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\ndistribution = "none"\n')))
-    silent = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')))
+    mpi = platform_case.job(TOOLKIT_JOB=str(platform_case.file('script = "train.py"\ndistribution = "mpi"\n')))
+    none = platform_case.job(TOOLKIT_JOB=str(platform_case.file('script = "train.py"\ndistribution = "none"\n')))
+    silent = platform_case.job(TOOLKIT_JOB=str(platform_case.file('script = "train.py"\n')))
 
     assert (mpi.strategy.name, mpi.processes_per_host) == ("mpi", 4)
     assert (none.strategy.name, none.cluster.taking_part) == ("script", ())
     assert (silent.strategy.name, silent.processes_per_host) == ("torch_distributed", 4)
 
 
-def test_a_source_that_an_image_names_does_not_replace_the_job_files_own_folder(asked: Asked) -> None:
+def test_a_source_that_an_image_names_does_not_replace_the_job_files_own_folder(platform_case: Asked) -> None:
     baked: dict[str, Any] = {"SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/baked"}
 
-    assert asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')), **baked).spec.source is None
-    (asked.base / "code").mkdir()
-    assert asked.job(SAGEMAKER_PROGRAM="train.py", **baked).spec.source == "/opt/ml/baked"
+    assert platform_case.job(TOOLKIT_JOB=str(platform_case.file('script = "train.py"\n')), **baked).spec.source is None
+    (platform_case.base / "code").mkdir()
+    assert platform_case.job(SAGEMAKER_PROGRAM="train.py", **baked).spec.source == "/opt/ml/baked"
 
 
-def test_what_names_the_script_is_known_for_errors(asked: Asked) -> None:
-    file = asked.file('script = "train.py"\n')
+def test_what_names_the_script_is_known_for_errors(platform_case: Asked) -> None:
+    file = platform_case.file('script = "train.py"\n')
 
-    assert asked.job(TOOLKIT_JOB=str(file)).spec.entry_from == str(file)
-    assert asked.job(TOOLKIT_PROGRAM=str(asked.code / "train.py")).spec.entry_from == "TOOLKIT_PROGRAM"
-    assert asked.job(SAGEMAKER_PROGRAM="train.py").spec.entry_from == "SAGEMAKER_PROGRAM"
+    assert platform_case.job(TOOLKIT_JOB=str(file)).spec.entry_from == str(file)
+    assert platform_case.job(TOOLKIT_PROGRAM=str(platform_case.code / "train.py")).spec.entry_from == "TOOLKIT_PROGRAM"
+    assert platform_case.job(SAGEMAKER_PROGRAM="train.py").spec.entry_from == "SAGEMAKER_PROGRAM"
 
 
 @pytest.mark.parametrize(
@@ -250,75 +256,77 @@ def test_what_names_the_script_is_known_for_errors(asked: Asked) -> None:
         ("distribution = { instance_groups = 'gpus' }", "$.distribution.instance_groups: expected array, got str"),
     ],
 )
-def test_a_wrong_distribution_is_told_where_it_stands(asked: Asked, text: str, reason: str) -> None:
-    file = asked.file(f"script = 'train.py'\n{text}\n")
+def test_a_wrong_distribution_is_told_where_it_stands(platform_case: Asked, text: str, reason: str) -> None:
+    file = platform_case.file(f"script = 'train.py'\n{text}\n")
 
     with pytest.raises(ContractError) as caught:
-        asked.job(TOOLKIT_JOB=str(file))
+        platform_case.job(TOOLKIT_JOB=str(file))
 
     assert str(caught.value).startswith(f"{file}: {reason}")
 
 
-def test_mounted_documents_alone_may_name_the_script(asked: Asked) -> None:
-    asked.document("hyperparameters.json", {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"})
+def test_mounted_documents_alone_may_name_the_script(platform_case: Asked) -> None:
+    platform_case.document("hyperparameters.json", {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"})
 
-    job = asked.job()
+    job = platform_case.job()
 
-    assert (job.spec.entry, job.folders.code) == ("train.py", asked.base / "code")
+    assert (job.spec.entry, job.folders.code) == ("train.py", platform_case.base / "code")
     assert job.strategy.name == "mpi"
 
 
-def test_a_mounted_channel_wins_over_its_path_in_the_job_file(asked: Asked, tmp_path: Path) -> None:
-    (asked.base / "input/data/train").mkdir(parents=True)
+def test_a_mounted_channel_wins_over_its_path_in_the_job_file(platform_case: Asked, tmp_path: Path) -> None:
+    (platform_case.base / "input/data/train").mkdir(parents=True)
 
-    job = asked.job(
-        TOOLKIT_JOB=str(asked.file('script = "train.py"\n[channel]\ntrain = "../data"\ntest = "../test"\n'))
+    job = platform_case.job(
+        TOOLKIT_JOB=str(platform_case.file('script = "train.py"\n[channel]\ntrain = "../data"\ntest = "../test"\n'))
     )
 
     folders = {channel.name: channel.folder for channel in job.spec.channels}
-    assert folders == {"train": asked.base / "input/data/train", "test": tmp_path / "test"}
+    assert folders == {"train": platform_case.base / "input/data/train", "test": tmp_path / "test"}
 
 
 def test_a_data_folder_that_cannot_be_listed_is_not_one_without_channels(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    platform_case: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = asked.base / "input/data"
+    data = platform_case.base / "input/data"
     (data / "train").mkdir(parents=True)
     unlistable(monkeypatch, data)
 
     with pytest.raises(
         PlatformError, match=rf"^{data}: expected a folder, found one that cannot be read \(Input/output"
     ):
-        asked.job(TOOLKIT_PROGRAM="train.py")
+        platform_case.job(TOOLKIT_PROGRAM="train.py")
 
 
-def test_a_channel_that_cannot_be_looked_at_is_named(asked: Asked) -> None:
-    data = asked.base / "input/data"
+def test_a_channel_that_cannot_be_looked_at_is_named(platform_case: Asked) -> None:
+    data = platform_case.base / "input/data"
     data.mkdir(parents=True)
     (data / "train").symlink_to("train")
 
     with pytest.raises(ContractError, match=rf"^{data}/train: expected a folder, found one that cannot be read \(Too"):
-        asked.job(TOOLKIT_PROGRAM="train.py")
+        platform_case.job(TOOLKIT_PROGRAM="train.py")
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "job.json"])
-def test_a_job_file_that_cannot_be_looked_at_is_no_job_without_one(asked: Asked, name: str) -> None:
-    config = asked.base / "input/config"
+def test_a_job_file_that_cannot_be_looked_at_is_no_job_without_one(platform_case: Asked, name: str) -> None:
+    config = platform_case.base / "input/config"
     config.mkdir(parents=True, exist_ok=True)
     (config / name).symlink_to(name)
 
     with pytest.raises(ContractError, match=rf"^{config}/{name}: expected a job file, found one .*Too many levels"):
-        asked.job(TOOLKIT_PROGRAM="train.py")
+        platform_case.job(TOOLKIT_PROGRAM="train.py")
 
 
-def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted(asked: Asked) -> None:
-    data = asked.base / "input/data"
+def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted(platform_case: Asked) -> None:
+    data = platform_case.base / "input/data"
     (data / "mounted").mkdir(parents=True)
     (data / "fetched").mkdir()
     (data / ".fetched.uri").write_text("s3://b/fetched")
     names = ("new", "mounted", "fetched")
 
-    job = asked.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=",".join(f"{name}=s3://b/{name}" for name in names))
+    job = platform_case.job(
+        TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=",".join(f"{name}=s3://b/{name}" for name in names)
+    )
 
     assert {channel.name: channel.folder for channel in job.spec.channels} == {name: data / name for name in names}
     assert {channel.name: channel.uri for channel in job.spec.channels} == {
@@ -330,23 +338,23 @@ def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted
 
 @pytest.mark.parametrize(("path", "is_there"), [("nowhere", False), ("train.py", True), (".", True)])
 def test_a_channel_that_leads_to_nothing_is_said(
-    asked: Asked, path: str, is_there: bool, capfd: pytest.CaptureFixture[str]
+    platform_case: Asked, path: str, is_there: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=f"train={asked.code / path}")
+    platform_case.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=f"train={platform_case.code / path}")
 
     assert ("channel train: expected a folder or file, found nothing" in capfd.readouterr().err) != is_there
 
 
-def test_every_mounted_folder_is_a_channel(asked: Asked) -> None:
-    (asked.base / "input/data/extra").mkdir(parents=True)
-    (asked.base / "input/data/..2026_data").mkdir()
+def test_every_mounted_folder_is_a_channel(platform_case: Asked) -> None:
+    (platform_case.base / "input/data/extra").mkdir(parents=True)
+    (platform_case.base / "input/data/..2026_data").mkdir()
 
-    job = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')))
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file('script = "train.py"\n')))
 
     assert [channel.name for channel in job.spec.channels] == ["extra"]
 
 
-def test_instance_groups_are_dealt_out_over_the_hosts_in_order(asked: Asked) -> None:
+def test_instance_groups_are_dealt_out_over_the_hosts_in_order(platform_case: Asked) -> None:
     text = (
         'script = "train.py"\n'
         'distribution = { torch_distributed = { enabled = true }, instance_groups = ["gpu"] }\n'
@@ -354,7 +362,7 @@ def test_instance_groups_are_dealt_out_over_the_hosts_in_order(asked: Asked) -> 
         '[[instance_groups]]\nname = "gpu"\nhosts = 2\ninstance_type = "ml.p4d.24xlarge"\n'
     )
 
-    job = asked.job(TOOLKIT_JOB=str(asked.file(text)), TOOLKIT_HOSTS="x-[8-10]", TOOLKIT_HOST="x-10")
+    job = platform_case.job(TOOLKIT_JOB=str(platform_case.file(text)), TOOLKIT_HOSTS="x-[8-10]", TOOLKIT_HOST="x-10")
 
     assert [group.hosts for group in job.cluster.groups] == [("x-8",), ("x-9", "x-10")]
     assert job.cluster.taking_part == ("x-9", "x-10")
@@ -375,11 +383,11 @@ def test_instance_groups_are_dealt_out_over_the_hosts_in_order(asked: Asked) -> 
         ),
     ],
 )
-def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: str, reason: str) -> None:
-    file = asked.file(text)
+def test_what_cannot_be_given_is_refused_by_the_files_name(platform_case: Asked, text: str, reason: str) -> None:
+    file = platform_case.file(text)
 
     with pytest.raises(ContractError) as caught:
-        asked.job(TOOLKIT_JOB=str(file), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="a")
+        platform_case.job(TOOLKIT_JOB=str(file), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="a")
 
     assert reason in str(caught.value)
     assert str(caught.value).startswith(str(file))
@@ -406,16 +414,16 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_DISTRIBUTION": "ddpp"}, "TOOLKIT_DISTRIBUTION: expected one of"),
     ],
 )
-def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, Any], reason: str) -> None:
+def test_wrong_variables_are_refused_by_name(platform_case: Asked, environ: dict[str, Any], reason: str) -> None:
     with pytest.raises(ContractError) as caught:
-        asked.job(machine=MACHINE, **environ)
+        platform_case.job(machine=MACHINE, **environ)
 
     assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["../../x", "..", "-oProxyCommand=x", "a b"])
 def test_a_host_whose_name_leads_elsewhere_is_refused_and_names_no_folder(
-    asked: Asked, tmp_path: Path, host: str
+    platform_case: Asked, tmp_path: Path, host: str
 ) -> None:
     environ = {"TOOLKIT_BASE": str(tmp_path / "jobs/{job}/{host}"), "TOOLKIT_HOSTS": f"a,{host}", "TOOLKIT_HOST": host}
     environ["TOOLKIT_PLATFORM"] = "plain"
@@ -427,7 +435,7 @@ def test_a_host_whose_name_leads_elsewhere_is_refused_and_names_no_folder(
     assert detect(environ).folders(environ).base == tmp_path / "jobs/unknown/unknown"
 
 
-def test_the_base_may_hold_the_job_and_the_host(asked: Asked, tmp_path: Path) -> None:
+def test_the_base_may_hold_the_job_and_the_host(platform_case: Asked, tmp_path: Path) -> None:
     environ = {
         "TOOLKIT_BASE": str(tmp_path / "jobs/{job}/{host}"),
         "TOOLKIT_JOB": "job.toml",
@@ -453,27 +461,27 @@ def test_folders_are_told_even_where_the_place_cannot_be(tmp_path: Path) -> None
     ids=["plain", "said", "a pod"],
 )
 def test_plain_docker_stops_within_its_own_ten_seconds(
-    asked: Asked, environ: dict[str, str], stop_within_s: float
+    platform_case: Asked, environ: dict[str, str], stop_within_s: float
 ) -> None:
-    file = str(asked.file('script = "train.py"\n'))
+    file = str(platform_case.file('script = "train.py"\n'))
     machine = msgspec.structs.replace(MACHINE, engine=True)
 
-    assert asked.job(machine=machine, TOOLKIT_JOB=file, **environ).stop_within_s == stop_within_s
+    assert platform_case.job(machine=machine, TOOLKIT_JOB=file, **environ).stop_within_s == stop_within_s
 
 
-def test_the_time_to_stop_is_the_orchestrators(asked: Asked) -> None:
-    file = str(asked.file('script = "train.py"\n'))
+def test_the_time_to_stop_is_the_orchestrators(platform_case: Asked) -> None:
+    file = str(platform_case.file('script = "train.py"\n'))
 
-    assert asked.job(TOOLKIT_JOB=file).grace_s == 20
-    assert asked.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="130").grace_s == 120
-    assert asked.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="15").grace_s == 10
-    assert not asked.job(TOOLKIT_JOB=file).stopped_is_success
+    assert platform_case.job(TOOLKIT_JOB=file).grace_s == 20
+    assert platform_case.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="130").grace_s == 120
+    assert platform_case.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="15").grace_s == 10
+    assert not platform_case.job(TOOLKIT_JOB=file).stopped_is_success
 
 
-def test_vertex_keeps_models_and_checkpoints_in_the_jobs_bucket(asked: Asked) -> None:
-    file = str(asked.file('script = "train.py"\n'))
+def test_vertex_keeps_models_and_checkpoints_in_the_jobs_bucket(platform_case: Asked) -> None:
+    file = str(platform_case.file('script = "train.py"\n'))
 
-    job = asked.job(
+    job = platform_case.job(
         TOOLKIT_JOB=file,
         TOOLKIT_PLATFORM="vertex",
         AIP_MODEL_DIR="gs://bucket/j/model",
@@ -484,11 +492,11 @@ def test_vertex_keeps_models_and_checkpoints_in_the_jobs_bucket(asked: Asked) ->
     assert job.folders.checkpoints == Path("/gcs/bucket/j/c")
 
 
-def test_kubeflows_job_runs_under_torchrun_with_its_master(asked: Asked) -> None:
+def test_kubeflows_job_runs_under_torchrun_with_its_master(platform_case: Asked) -> None:
     recorded = json.loads((Path(__file__).parents[2] / "data/platforms/kubeflow_train_job.json").read_bytes())
 
-    file = str(asked.file('script = "train.py"\n'))
-    job = asked.job(TOOLKIT_JOB=file, TOOLKIT_PLATFORM="kubeflow", **recorded["environ"])
+    file = str(platform_case.file('script = "train.py"\n'))
+    job = platform_case.job(TOOLKIT_JOB=file, TOOLKIT_PLATFORM="kubeflow", **recorded["environ"])
 
     assert job.strategy.name == "torch_distributed"
     assert job.cluster.rank == 1
@@ -496,12 +504,12 @@ def test_kubeflows_job_runs_under_torchrun_with_its_master(asked: Asked) -> None
     assert not [name for name in job.environ if name.startswith("PET_")]
 
 
-def test_the_environment_is_left_as_it_was(asked: Asked) -> None:
-    before = dict(os.environ)
+def test_the_environment_is_left_as_it_was(platform_case: Asked) -> None:
+    environ_before = dict(os.environ)
 
-    asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
+    platform_case.job(TOOLKIT_JOB=str(platform_case.file(JOB)))
 
-    assert dict(os.environ) == before
+    assert dict(os.environ) == environ_before
 
 
 @pytest.mark.parametrize(
@@ -514,30 +522,30 @@ def test_the_environment_is_left_as_it_was(asked: Asked) -> None:
     ],
 )
 def test_what_is_said_for_the_job_wins_over_the_images_own_program(
-    asked: Asked, program: str | None, file: str | None, documented: str | None, entry: str
+    platform_case: Asked, program: str | None, file: str | None, documented: str | None, entry: str
 ) -> None:
     """TOOLKIT_PROGRAM, the job file, SAGEMAKER_PROGRAM, sagemaker_program."""
     for name in ("a.py", "b.py", "c.py", "d.py"):
-        (asked.code / name).touch()
+        (platform_case.code / name).touch()
     environ: dict[str, Any] = {"SAGEMAKER_PROGRAM": "c.py"}
     if program is not None:
-        environ["TOOLKIT_PROGRAM"] = str(asked.code / program)
+        environ["TOOLKIT_PROGRAM"] = str(platform_case.code / program)
     if file is not None:
-        environ["TOOLKIT_JOB"] = str(asked.file(f"script = '{file}'\n"))
+        environ["TOOLKIT_JOB"] = str(platform_case.file(f"script = '{file}'\n"))
     if documented is not None:
-        asked.document("hyperparameters.json", {"sagemaker_program": documented})
+        platform_case.document("hyperparameters.json", {"sagemaker_program": documented})
 
-    assert asked.job(**environ).spec.entry == entry
+    assert platform_case.job(**environ).spec.entry == entry
 
 
-def test_the_only_script_of_the_code_folder_needs_no_name(asked: Asked) -> None:
-    code = asked.base / "code"
+def test_the_only_script_of_the_code_folder_needs_no_name(platform_case: Asked) -> None:
+    code = platform_case.base / "code"
     code.mkdir()
     for name in ("train.py", "setup.py", "_hidden.py", "notes.txt"):
         (code / name).touch()
 
-    assert asked.job().spec.entry == "train.py"
+    assert platform_case.job().spec.entry == "train.py"
 
     (code / "other.sh").touch()
     with pytest.raises(ContractError, match="found none named"):
-        asked.job()
+        platform_case.job()

@@ -56,10 +56,10 @@ class MpiJob:
             running = {}
             for pod, base in self.bases.items():
                 base.program(MPI + program)
-                own = {"HOSTNAME": pod, "TOOLKIT_BASE": str(base.root)}
-                environ = {**self._recorded[pod]["environ"], **self._environ, **own, **more}
+                host_variables = {"HOSTNAME": pod, "TOOLKIT_BASE": str(base.root)}
+                environ = {**self._recorded[pod]["environ"], **self._environ, **host_variables, **more}
                 running[pod] = stack.enter_context(live(base, command=self._command, **environ))
-            return {pod: each.end() for pod, each in running.items()}
+            return {pod: host.end() for pod, host in running.items()}
 
 
 @pytest.fixture(params=["openmpi4", "openmpi5", "mpich"])
@@ -71,10 +71,10 @@ def test_launcher_and_workers_are_one_job_of_mpi_with_the_slots_that_the_operato
     done = job.run(SUM)
 
     assert [end.status for end in done.values()] == [0, 0, 0], done
-    said = [line.rpartition(":")[2] for end in done.values() for line in end.stdout.decode().splitlines()]
+    lines = [line.rpartition(":")[2] for end in done.values() for line in end.stdout.decode().splitlines()]
     size = 3 * job.slots
     expected = [f"sum {size * (size + 1) // 2} {size} {host}" for host in job.hosts for _ in range(job.slots)]
-    assert sorted(said) == sorted(expected)
+    assert sorted(lines) == sorted(expected)
 
 
 def test_a_rank_that_fails_in_a_worker_is_the_launchers_end(job: MpiJob) -> None:

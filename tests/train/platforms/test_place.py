@@ -104,10 +104,10 @@ def test_which_host_one_is_is_told_by_name_index_or_the_machines_name(
 
 
 def test_a_machines_short_name_finds_its_long_one() -> None:
-    asked = listed_hosts({"TOOLKIT_HOSTS": "digits-[0-1].digits", "HOSTNAME": "digits-1"})
+    place = listed_hosts({"TOOLKIT_HOSTS": "digits-[0-1].digits", "HOSTNAME": "digits-1"})
 
-    assert asked is not None
-    assert asked[1] == "digits-1.digits"
+    assert place is not None
+    assert place[1] == "digits-1.digits"
 
 
 def test_one_host_needs_no_name() -> None:

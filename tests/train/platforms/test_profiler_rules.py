@@ -13,8 +13,8 @@ LISTED = ({"RuleParameters": {"rule_to_invoke": "CPUBottleneck", "threshold": "3
 
 
 def of(variable: str, job_file: Any = None) -> tuple[dict[str, Any], ...]:
-    ours = settings.read({"TOOLKIT_PROFILER_RULES": variable} if variable else {})
-    return profiler_rules(JobSpec(profiler_rules=job_file), ours)
+    settings_read = settings.read({"TOOLKIT_PROFILER_RULES": variable} if variable else {})
+    return profiler_rules(JobSpec(profiler_rules=job_file), settings_read)
 
 
 def test_the_variable_holds_json_or_names_a_file(tmp_path: Path) -> None:
@@ -35,15 +35,15 @@ def test_a_job_that_says_nothing_has_no_rules_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "error", "said"),
+    ("variable", "error", "message"),
     [
         ('{"CpuBottlenek": {}}', ContractError, "TOOLKIT_PROFILER_RULES: $.CpuBottlenek: expected a rule"),
         ("{", ContractError, "TOOLKIT_PROFILER_RULES: expected JSON, found a mistake"),
         ("nowhere.json", UserError, "nowhere.json: expected a document of rules (No such file or directory)"),
     ],
 )
-def test_a_mistake_is_said_with_its_place(variable: str, error: type[Exception], said: str) -> None:
+def test_a_mistake_is_said_with_its_place(variable: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as raised:
         of(variable)
 
-    assert said in str(raised.value)
+    assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Which of several sources names the script, and the warning about the others."""
+"""The first of several sources names the script, with a warning about the others."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PLACES = ("TOOLKIT_PROGRAM", "job.toml", "SAGEMAKER_PROGRAM", "sagemaker_program
 
 
 @pytest.mark.parametrize(
-    ("named", "found", "said"),
+    ("names", "expected", "message"),
     [
         ((None, None, None, None), ("", ""), ""),
         (("", None, "", "d.py"), ("sagemaker_program", "d.py"), ""),
@@ -24,13 +24,13 @@ PLACES = ("TOOLKIT_PROGRAM", "job.toml", "SAGEMAKER_PROGRAM", "sagemaker_program
     ],
 )  # fmt: skip
 def test_the_first_place_wins_and_a_line_names_those_that_say_something_else(
-    named: tuple[str | None, ...],
-    found: tuple[str, str],
-    said: str,
+    names: tuple[str | None, ...],
+    expected: tuple[str, str],
+    message: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert choose_script(zip(PLACES, named, strict=True), Path("/code"), Log()) == found
+    assert choose_script(zip(PLACES, names, strict=True), Path("/code"), Log()) == expected
 
-    place, script = found
-    line = f"[toolkit] warning: {place} names the script, {script}, and wins over {said}\n" if said else ""
+    place, script = expected
+    line = f"[toolkit] warning: {place} names the script, {script}, and wins over {message}\n" if message else ""
     assert capfd.readouterr().err == line

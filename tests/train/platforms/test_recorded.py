@@ -31,14 +31,14 @@ def find(recorded: dict[str, Any]) -> Place:
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The recording that the test's parameter names, with its hostfile written to this machine."""
-    found = RECORDED[request.param]
-    if "hostfile" not in found:
-        return found
+    recorded = RECORDED[request.param]
+    if "hostfile" not in recorded:
+        return recorded
     file = tmp_path / "hostfile"
-    file.write_text(found["hostfile"])
-    environ = {name: value.replace(mpi_job.MOUNTED, str(file)) for name, value in found["environ"].items()}
+    file.write_text(recorded["hostfile"])
+    environ = {name: value.replace(mpi_job.MOUNTED, str(file)) for name, value in recorded["environ"].items()}
     monkeypatch.setattr(mpi_job, "MOUNTED", str(file))
-    return {**found, "environ": environ}
+    return {**recorded, "environ": environ}
 
 
 def test_every_platform_has_recorded_environments() -> None:
@@ -74,10 +74,10 @@ def test_what_cannot_be_served_is_refused_with_a_reason(recorded: dict[str, Any]
 
 
 def test_an_mpijobs_words_for_its_own_mpirun_do_not_reach_ours() -> None:
-    environ = {name: value for each in having("hostfile") for name, value in RECORDED[each]["environ"].items()}
-    told = {name for name in environ if name.startswith(("OMPI_", "HYDRA_", "I_MPI_"))}
+    environ = {name: value for platform in having("hostfile") for name, value in RECORDED[platform]["environ"].items()}
+    operator_names = {name for name in environ if name.startswith(("OMPI_", "HYDRA_", "I_MPI_"))}
 
-    assert told - set(mpi_job.OPERATOR_VARIABLES) == set()
+    assert operator_names - set(mpi_job.OPERATOR_VARIABLES) == set()
 
 
 @pytest.mark.parametrize(

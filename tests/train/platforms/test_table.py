@@ -1,4 +1,4 @@
-"""Which platform a job's environment selects, and that each platform has every function."""
+"""A job's environment selects its platform, and each platform has every function."""
 
 import subprocess
 import sys
@@ -46,6 +46,6 @@ def test_the_table_imports_no_platform() -> None:
     text = "import sys, toolkit.train.platforms.table\n"
     text += "print([name for name in sys.modules if name.startswith('toolkit.train.platforms.')])"
 
-    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 
-    assert said.stdout == "['toolkit.train.platforms.table']\n"
+    assert completed.stdout == "['toolkit.train.platforms.table']\n"

@@ -34,8 +34,8 @@ def start(folder: Path, **more: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def pod(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_wrong_setting_is_reported_where_the_right_ones_say(tmp_path: Path, pod: dict[str, str]) -> None:
-    status, said = end(start(tmp_path, TOOLKIT_PROGRAM="train.py", TOOLKIT_GRACE_S="soon", **pod))
+    status, output = end(start(tmp_path, TOOLKIT_PROGRAM="train.py", TOOLKIT_GRACE_S="soon", **pod))
 
-    assert status == 78, said
+    assert status == 78, output
     assert "TOOLKIT_GRACE_S: expected seconds" in (tmp_path / "base/pod/output/failure").read_text()
     assert "TOOLKIT_GRACE_S: expected seconds" in (tmp_path / "termination-log").read_text()
 
@@ -89,21 +89,21 @@ def test_a_machine_without_a_termination_log_gets_none(tmp_path: Path, pod: dict
     (tmp_path / "train.py").write_text(FAILS)
     Path(pod["TOOLKIT_TERMINATION_LOG"]).unlink()
 
-    status, said = end(start(tmp_path, TOOLKIT_PROGRAM="train.py", **pod))
+    status, output = end(start(tmp_path, TOOLKIT_PROGRAM="train.py", **pod))
 
     assert status == 1
     assert not Path(pod["TOOLKIT_TERMINATION_LOG"]).exists()
-    assert "termination-log" not in said
+    assert "termination-log" not in output
 
 
 def test_a_platforms_job_without_a_script_ends_with_78_and_says_how_to_name_one(
     tmp_path: Path, pod: dict[str, str]
 ) -> None:
-    status, said = end(start(tmp_path, **pod))
+    status, output = end(start(tmp_path, **pod))
 
     assert status == 78
     assert "ExitCode 78" in (tmp_path / "base/pod/output/failure").read_text()
-    assert "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file" in said
+    assert "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file" in output
 
 
 def test_a_current_folder_that_was_removed_is_told(tmp_path: Path) -> None:
@@ -127,19 +127,19 @@ def test_nothing_at_all_ends_with_78_and_names_every_way_to_name_a_script(tmp_pa
         assert way in process.stderr
 
 
-@pytest.mark.parametrize("named", [{"SAGEMAKER_PROGRAM": "train.py"}, {"TOOLKIT_PROGRAM": "train.py"}, {}], ids=str)
-def test_a_job_of_one_host_needs_no_document(tmp_path: Path, named: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{"SAGEMAKER_PROGRAM": "train.py"}, {"TOOLKIT_PROGRAM": "train.py"}, {}], ids=str)
+def test_a_job_of_one_host_needs_no_document(tmp_path: Path, variables: dict[str, str]) -> None:
     """{}: the script is the only one in the code folder."""
     base = tmp_path / "ml"
     (base / "code").mkdir(parents=True)
     (base / "code/train.py").write_text("import os\nprint('model goes to', os.environ['SM_MODEL_DIR'])\n")
-    if named:
+    if variables:
         (base / "code/helper.py").touch()
 
-    status, said = end(start(tmp_path, TOOLKIT_BASE=str(base), **named))
+    status, output = end(start(tmp_path, TOOLKIT_BASE=str(base), **variables))
 
-    assert status == 0, said
-    assert f"model goes to {base}/model\n" in said
+    assert status == 0, output
+    assert f"model goes to {base}/model\n" in output
     assert (base / "output/success").exists()
 
 
@@ -148,17 +148,17 @@ def test_a_script_that_is_not_there_is_told_by_the_variable_that_names_it(tmp_pa
     (tmp_path / "ml/code").mkdir(parents=True)
     (tmp_path / "ml/code/train.py").touch()
 
-    status, said = end(start(tmp_path / "ml/code", TOOLKIT_BASE=str(tmp_path / "ml"), **{name: "trian.py"}))
+    status, output = end(start(tmp_path / "ml/code", TOOLKIT_BASE=str(tmp_path / "ml"), **{name: "trian.py"}))
 
     assert status == 78
-    assert f"{name}: no 'trian.py' in {tmp_path}/ml/code, which holds " in said
+    assert f"{name}: no 'trian.py' in {tmp_path}/ml/code, which holds " in output
 
 
 def test_a_wrong_path_of_a_program_makes_no_folder(tmp_path: Path) -> None:
-    status, said = end(start(tmp_path, TOOLKIT_PROGRAM=f"{tmp_path}/nowhere/train.py"))
+    status, output = end(start(tmp_path, TOOLKIT_PROGRAM=f"{tmp_path}/nowhere/train.py"))
 
     assert (status, (tmp_path / "nowhere").exists()) == (78, False)
-    assert f"TOOLKIT_PROGRAM: no 'train.py' in {tmp_path}/nowhere" in said
+    assert f"TOOLKIT_PROGRAM: no 'train.py' in {tmp_path}/nowhere" in output
 
 
 def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variables(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variable
     (tmp_path / "ml/code/train.sh").write_text('echo "got $*"\n')
     more = {"SAGEMAKER_PROGRAM": "train.sh", "TOOLKIT_HYPERPARAMETERS": '{"epochs": 5}', "TOOLKIT_DISTRIBUTION": "none"}
 
-    status, said = end(start(tmp_path, TOOLKIT_BASE=str(tmp_path / "ml"), **more))
+    status, output = end(start(tmp_path, TOOLKIT_BASE=str(tmp_path / "ml"), **more))
 
-    assert (status, "got --epochs 5\n" in said) == (0, True), said
+    assert (status, "got --epochs 5\n" in output) == (0, True), output
 
 
 @pytest.mark.root

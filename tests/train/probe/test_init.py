@@ -1,4 +1,4 @@
-"""What PID 1 of a container does to a stop, from its entries in /proc."""
+"""The probe tells from /proc whether PID 1 of a container passes a stop on."""
 
 import os
 from pathlib import Path
@@ -53,12 +53,12 @@ def proc(
     ],
 )
 def test_a_first_process_without_a_handler_is_told(tmp_path: Path, cmdline: str, caught: str, ignored: str) -> None:
-    said = deaf_init(proc(tmp_path, cmdline, caught=caught, ignored=ignored))
+    warning = deaf_init(proc(tmp_path, cmdline, caught=caught, ignored=ignored))
 
     is_shell = "sh\0" in cmdline
     kind = "a shell" if is_shell else "a program"
-    assert f"{kind} ({cmdline.partition(chr(0))[0]}) that drops SIGTERM" in said
-    assert ("exec train" if is_shell else "docker run --init") in said
+    assert f"{kind} ({cmdline.partition(chr(0))[0]}) that drops SIGTERM" in warning
+    assert ("exec train" if is_shell else "docker run --init") in warning
 
 
 @pytest.mark.parametrize(

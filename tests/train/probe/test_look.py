@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import machine as host
-from toolkit.train.probe import neuron, nvidia
+from toolkit.train.probe import accelerators
 from toolkit.train.probe.ask import ask, find_program
 from toolkit.train.probe.look import probe_machine
 
@@ -110,7 +110,7 @@ def test_a_gpu_that_is_here_and_cannot_be_used_is_told(
 def test_gpus_are_counted_though_a_process_that_nvidia_smi_left_behind_holds_its_output(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f"{GPUS}\n/bin/sleep 600 & echo $! >{tmp_path}/child")
 
-    gpus = nvidia.find_gpus({}, f"{path}:/usr/bin:/bin", lay(tmp_path, {"dev/nvidia0": ""}), within_s=1)
+    gpus = accelerators.find_gpus({}, f"{path}:/usr/bin:/bin", lay(tmp_path, {"dev/nvidia0": ""}), within_s=1)
 
     assert (gpus.uuids, gpus.trouble) == (("GPU-1", "GPU-2"), "")
     subprocess.run(["/bin/kill", (tmp_path / "child").read_text().strip()], check=False)
@@ -156,7 +156,7 @@ def test_no_gpu_is_lost_to_byte_order_marks_and_nuls(tmp_path: Path, writes: str
 def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream: str) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f"yes 'GPU 0: NVIDIA (UUID: GPU-1)' {stream}")
 
-    gpus = nvidia.find_gpus({}, f"{path}:/usr/bin:/bin", tmp_path, within_s=300)
+    gpus = accelerators.find_gpus({}, f"{path}:/usr/bin:/bin", tmp_path, within_s=300)
 
     assert gpus.uuids == ()
     assert gpus.notes[0].startswith("nvidia-smi --list-gpus said more than 1 MiB: GPU 0")
@@ -166,7 +166,7 @@ def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream
 def test_an_nvidia_smi_that_closes_its_streams_and_goes_on_is_given_up(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", "exec >&- 2>&-; /bin/sleep 600")
 
-    gpus = nvidia.find_gpus({}, path, tmp_path, within_s=1)
+    gpus = accelerators.find_gpus({}, path, tmp_path, within_s=1)
 
     assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 1 s; going on as if there were no GPU",)
 
@@ -175,7 +175,7 @@ def test_a_program_of_another_architecture_is_noted(tmp_path: Path) -> None:
     file = Path(program(tmp_path / "bin", "nvidia-smi", "")) / "nvidia-smi"
     file.write_bytes(b"\x7fELF, but not really")
 
-    assert nvidia.find_gpus({}, str(tmp_path / "bin"), tmp_path) == nvidia.NvidiaGpus(
+    assert accelerators.find_gpus({}, str(tmp_path / "bin"), tmp_path) == accelerators.NvidiaGpus(
         notes=("nvidia-smi --list-gpus cannot be started (Exec format error); going on as if there were no GPU",),
     )
 
@@ -184,7 +184,7 @@ def test_an_nvidia_smi_that_hangs_is_given_up_with_all_it_started(tmp_path: Path
     path = program(tmp_path / "bin", "nvidia-smi", f"/bin/sleep 600 & echo $! >{tmp_path}/child; wait")
     started_s = time.monotonic()
 
-    gpus = nvidia.find_gpus({}, path, tmp_path, within_s=2)
+    gpus = accelerators.find_gpus({}, path, tmp_path, within_s=2)
 
     assert time.monotonic() - started_s < 60
     assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 2 s; going on as if there were no GPU",)
@@ -224,7 +224,10 @@ def test_neuron_cores_are_summed_over_the_devices(tmp_path: Path) -> None:
 def test_a_neuron_ls_that_says_something_else_is_noted(tmp_path: Path, text: str, trouble: str) -> None:
     path = program(tmp_path / "bin", "neuron-ls", text)
 
-    assert neuron.count_cores(path) == (0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",))
+    assert accelerators.count_neuron_cores(path) == (
+        0,
+        (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",),
+    )
 
 
 def test_neuron_ls_is_not_asked_where_there_are_gpus(tmp_path: Path) -> None:
@@ -266,11 +269,11 @@ def test_cores_respect_the_affinity() -> None:
         " from toolkit.train.probe.look import probe_machine;"
     )
 
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", f"{text} print(probe_machine({{}}).cpus)"], capture_output=True, check=True
     )
 
-    assert said.stdout == b"1\n"
+    assert completed.stdout == b"1\n"
 
 
 ONE_CORE = {"sys/fs/cgroup/cpu.max": "100000 100000"}
@@ -453,6 +456,6 @@ def test_release_2_of_the_model_parallel_library_is_found_without_importing_torc
     text = "from toolkit.train.probe.look import has_torch_sagemaker; print(has_torch_sagemaker())"
     environ = {"PYTHONPATH": f"{root}:{Path(__file__).parents[3]}"}
 
-    said = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=environ)
+    completed = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=environ)
 
-    assert said.stdout.decode().strip() == str(len(files) == 2)
+    assert completed.stdout.decode().strip() == str(len(files) == 2)

@@ -26,18 +26,18 @@ def program(folder: Path, text: str, code: int = 0) -> dict[str, str]:
     ],
 )
 def test_mpirun_says_what_it_is(tmp_path: Path, text: str, kind: str, version: str) -> None:
-    found, trouble = find_mpirun(program(tmp_path, text))
+    mpirun, trouble = find_mpirun(program(tmp_path, text))
 
-    assert found is not None
-    assert (found.kind, found.version, found.path) == (kind, version, str(tmp_path / "mpirun"))
+    assert mpirun is not None
+    assert (mpirun.kind, mpirun.version, mpirun.path) == (kind, version, str(tmp_path / "mpirun"))
     assert trouble == ""
 
 
 @pytest.mark.parametrize("text", ["mpirun (Open MPI) 3.1.6\n", "a wrapper of ours, 1.0\n", ""])
 def test_what_is_not_known_is_quoted(tmp_path: Path, text: str) -> None:
-    found, trouble = find_mpirun(program(tmp_path, text))
+    mpirun, trouble = find_mpirun(program(tmp_path, text))
 
-    assert found is None
+    assert mpirun is None
     assert "neither Open MPI 4 or later nor an MPICH" in trouble
     assert text.strip() in trouble
 

@@ -46,15 +46,15 @@ def test_a_claim_ends_with_its_process() -> None:
 
 
 def test_a_port_that_is_taken_after_the_choice_is_left_for_another() -> None:
-    own, port = OwnPort(), free_port()
-    assert own.take(port) == port
+    own_port, port = OwnPort(), free_port()
+    assert own_port.take(port) == port
 
     with socket.create_server(("127.0.0.1", port)):
-        later = own.take(port)
+        later = own_port.take(port)
 
     assert later != port
-    assert own.port == later
-    own.close()
+    assert own_port.port == later
+    own_port.close()
 
 
 def test_where_a_sandbox_denies_the_claim_a_free_port_is_chosen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,14 +64,14 @@ def test_where_a_sandbox_denies_the_claim_a_free_port_is_chosen_all_the_same(mon
         raise PermissionError(errno.EACCES, "denied")
 
     monkeypatch.setattr(port_file, "_claimed", denied)
-    own = OwnPort()
+    own_port = OwnPort()
 
     with socket.create_server(("", 0)) as server:
         taken = server.getsockname()[1]
-        chosen = own.take(taken)
+        chosen = own_port.take(taken)
 
     assert chosen in RANGE
-    assert own.take(taken) == chosen
+    assert own_port.take(taken) == chosen
 
 
 def test_the_holder_of_a_port_is_named_without_its_arguments() -> None:
@@ -81,12 +81,12 @@ def test_the_holder_of_a_port_is_named_without_its_arguments() -> None:
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
         assert other.stdout is not None
         port = int(other.stdout.readline())
-        said = holder(port)
+        description = holder(port)
         assert refused(port) == "Address already in use"
         other.communicate("")
 
-    assert said.startswith(f"process {other.pid} ({sys.executable} -c import socket")
-    assert "hidden" not in said
+    assert description.startswith(f"process {other.pid} ({sys.executable} -c import socket")
+    assert "hidden" not in description
     assert holder(port) == ""
 
 

@@ -1,4 +1,4 @@
-"""Which ranks run on a machine, read from the environments of its processes."""
+"""The ranks that run on a machine, read from the environments of its processes."""
 
 from pathlib import Path
 
@@ -24,10 +24,10 @@ def test_ranks_are_found_by_host_with_whether_they_can_be_asked_for_traces(tmp_p
     process(proc, 30, TOOLKIT_STATUS_FOLDER=str(statuses["other"]), SM_OUTPUT_DIR="/opt/ml/output")
     process(proc, 40, TOOLKIT_STATUS_FOLDER=str(tmp_path / "ended"), SM_OUTPUT_DIR=f"{job}/algo-3/output")
 
-    found = find_running_hosts(job, proc)
+    values = find_running_hosts(job, proc)
 
-    assert [(host.status.name, host.ranks, host.traces) for host in found] == [
+    assert [(host.status.name, host.ranks, host.traces) for host in values] == [
         ("algo-1", (0, 1), True),
         ("algo-2", (0,), False),
     ]
-    assert found[0].output == job / "algo-1/output"
+    assert values[0].output == job / "algo-1/output"

@@ -33,11 +33,11 @@ class Wanted(msgspec.Struct):
     grace_s: float = 60.0
 
 
-class FileRules:
-    """Log rules that find something once a file exists."""
+class FileMonitors:
+    """Line monitors whose rule matches once a file exists."""
 
-    def __init__(self, found: Path, kind: str) -> None:
-        self._found = found
+    def __init__(self, path: Path, kind: str) -> None:
+        self._found = path
         self._kind = kind
         self.ruled: RuleMatch | None = None
         self.stop_rule = ""
@@ -78,36 +78,36 @@ class FailingPeer:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         return [PeerFailed(text="rank 1 of host algo-2 failed")]
 
-    def answer(self, so_far: PhaseEnd) -> None:
+    def tell_own_failure(self, so_far: PhaseEnd) -> None:
         (self._folder / "answer.json").write_bytes(msgspec.json.encode(so_far))
 
     def due_in_s(self) -> float:
         return 1.0
 
-    def ready(self) -> None: ...
-    def waits(self, missing: tuple[str, ...]) -> None: ...
-    def stop(self, stop: Stop) -> None: ...
-    def idle(self, seconds: float) -> None: ...
-    def propose(self, step: int) -> None: ...
-    def ranks_ended(self) -> None: ...
-    def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None: ...
-    def rank_done(self, process: str) -> None: ...
-    def failing(self, so_far: PhaseEnd) -> None: ...
-    def leader_done(self) -> None: ...
-    def daemon_ended(self, code: int) -> None: ...
+    def tell_ready(self) -> None: ...
+    def tell_needs(self, missing: tuple[str, ...]) -> None: ...
+    def tell_stop(self, stop: Stop) -> None: ...
+    def tell_idle(self, seconds: float) -> None: ...
+    def tell_step(self, step: int) -> None: ...
+    def tell_ranks_ended(self) -> None: ...
+    def tell_unfinalized_rank(self, exit: Exit, living_ranks: int) -> None: ...
+    def tell_rank_done(self, process: str) -> None: ...
+    def tell_failure(self, so_far: PhaseEnd) -> None: ...
+    def tell_leader_done(self) -> None: ...
+    def tell_daemon_ended(self, code: int) -> None: ...
 
-    def launch(self, launch: Launch) -> bool:
+    def forward_launch(self, launch: Launch) -> bool:
         return False
 
-    def launched(self) -> str | None:
+    def read_command(self) -> str | None:
         return None
 
-    def daemons_ended(self) -> list[DaemonEnded]:
+    def take_daemon_ends(self) -> list[DaemonEnded]:
         return []
 
 
 def main(folder: Path) -> None:
-    wanted = msgspec.json.decode((folder / "phase.json").read_bytes(), type=Wanted)
+    request = msgspec.json.decode((folder / "phase.json").read_bytes(), type=Wanted)
     signal.alarm(120)  # Whatever a test breaks, this program ends.
 
     def spec(name: str, text: str, rank: int | None = None) -> ProcessSpec:
@@ -116,7 +116,7 @@ def main(folder: Path) -> None:
             argv=("/bin/sh", "-c", text) if text else ("/no/such/program",),
             environ={"PATH": os.environ["PATH"], "TEST_RUN": str(os.getpid())},
             cwd=folder,
-            stop=StopPolicy(grace_s=wanted.grace_s),
+            stop=StopPolicy(grace_s=request.grace_s),
             rank=rank,
         )
 
@@ -132,16 +132,16 @@ def main(folder: Path) -> None:
             run_folder=folder,
             marker=f"TEST_RUN={os.getpid()}",
             python=sys.executable,
-            alone=not wanted.peer_fails,
-            link=FailingPeer(folder) if wanted.peer_fails else None,
-            rules=FileRules(folder / "found", wanted.rule) if wanted.rule else None,
+            alone=not request.peer_fails,
+            link=FailingPeer(folder) if request.peer_fails else None,
+            line_monitors=FileMonitors(folder / "found", request.rule) if request.rule else None,
             once_running=(folder / "running").touch,
         )
         (folder / "guardian.pid").write_text(str(supervisor.guardian.pid if supervisor.guardian else 0))
         log.say_through(console.stderr.say, supervisor.finish)
-        services = tuple(spec(f"service {at}", text) for at, text in enumerate(wanted.services))
-        phase = Phase(name="train", main=spec("script", wanted.script, rank=0), services=services)
-        phase = msgspec.structs.replace(phase, together=bool(wanted.rule))
+        services = tuple(spec(f"service {index}", text) for index, text in enumerate(request.services))
+        phase = Phase(name="train", main=spec("script", request.script, rank=0), services=services)
+        phase = msgspec.structs.replace(phase, together=bool(request.rule))
         try:
             (folder / "ended.json").write_bytes(msgspec.json.encode(run_phase(supervisor, phase)))
         except Exception as error:

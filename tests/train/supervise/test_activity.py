@@ -1,4 +1,4 @@
-"""When ranks count as moving, by what the kernel says of them: whole ticks of user's and of system's time."""
+"""Ranks count as moving by the kernel's accounts of them: whole ticks of user's and of system's time."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""Which ranks wait for others, from stacks as torch, our own backend and other libraries write them."""
+"""Ranks that wait for others are known by their stacks as torch, our own backend and other libraries write them."""
 
 import pytest
 
 from toolkit.job.stuck import Activity
-from toolkit.train.supervise.frames import Frame, kind, parse_frames, users
+from toolkit.train.supervise.frames import Frame, called, kind, parse_frames, users
 
 SITE = "/venv/lib/python3.11/site-packages/"
 C10D = f"{SITE}torch/distributed/distributed_c10d.py:3252 all_reduce"
@@ -12,12 +12,12 @@ STD = "/usr/lib/python3.11/"
 
 
 def frames(*places: str) -> list[Frame]:
-    found = []
+    parsed = []
     for place in places:
-        at, _, function = place.partition(" ")
-        file, _, line = at.rpartition(":")
-        found.append(Frame(file=file, line=int(line), function=function))
-    return found
+        location, _, function = place.partition(" ")
+        file, _, line = location.rpartition(":")
+        parsed.append(Frame(file=file, line=int(line), function=function))
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_of_faulthandlers_threads_the_main_one_is_the_last() -> None:
         f'  File "{OURS}", line 24 in <module>\n'
     )
 
-    found = parse_frames(text)
+    parsed = parse_frames(text)
 
-    assert found == frames(C10D, f"{OURS}:8 step", f"{OURS}:24 <module>")
-    assert users(found) == found[1]
+    assert parsed == frames(C10D, f"{OURS}:8 step", f"{OURS}:24 <module>")
+    assert users(parsed) == parsed[1]
 
 
 def test_where_faulthandler_stopped_before_the_main_thread_nothing_is_told() -> None:
@@ -124,9 +124,9 @@ def test_where_faulthandler_stopped_before_the_main_thread_nothing_is_told() -> 
 def test_a_main_thread_whose_stack_was_cut_is_still_the_main_one() -> None:
     frame = f'  File "{OURS}", line 8 in deeper\n'
 
-    found = parse_frames("Thread 0x00007f1a (most recent call first):\n" + frame * 100 + "  ...\n")
+    parsed = parse_frames("Thread 0x00007f1a (most recent call first):\n" + frame * 100 + "  ...\n")
 
-    assert len(found) == 100
+    assert len(parsed) == 100
 
 
 def test_py_spys_main_thread_is_named() -> None:
@@ -139,16 +139,33 @@ def test_py_spys_main_thread_is_named() -> None:
         f"    wait ({STD}threading.py:324)\n"
     )
 
-    found = parse_frames(text)
+    parsed = parse_frames(text)
 
-    assert [(frame.function, frame.line) for frame in found] == [("all_reduce", 3252), ("step", 8)]
-    assert kind(found, "") == "waits"
+    assert [(frame.function, frame.line) for frame in parsed] == [("all_reduce", 3252), ("step", 8)]
+    assert kind(parsed, "") == "waits"
 
 
 def test_code_of_the_toolkit_in_a_rank_is_not_the_users() -> None:
     stack = frames("/src/toolkit/rank/compiler/torch/slot.py:80 __call__", f"{OURS}:8 step")
 
-    found = users(stack)
+    user_frame = users(stack)
 
-    assert found is not None
-    assert found.file == OURS
+    assert user_frame is not None
+    assert user_frame.file == OURS
+
+
+@pytest.mark.parametrize(
+    ("functions", "call"),
+    [
+        (("all_reduce", "wrapper"), "all_reduce"),
+        (("_engine_run_backward", "backward", "_call"), "backward"),
+        (("synchronize", "Optimizer.step", "wrapper"), "step"),
+        (("_wait",), ""),
+        ((), ""),
+    ],
+)
+def test_the_call_in_which_a_rank_waits_is_what_the_users_line_calls(functions: tuple[str, ...], call: str) -> None:
+    stack = [Frame(file="/x/site-packages/torch/distributed/c.py", line=1, function=name) for name in functions]
+    stack += [Frame(file="/opt/ml/code/train.py", line=7, function="step")]
+
+    assert called(stack) == call

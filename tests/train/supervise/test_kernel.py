@@ -1,4 +1,4 @@
-"""What `train` asks of the kernel and of the C library."""
+"""Calls of `train` to the kernel and to the C library."""
 
 import platform
 import subprocess

@@ -19,9 +19,9 @@ def test_only_whole_lines_are_given_out_below_the_limit(pieces: list[bytes]) -> 
     lines = LineBuffer()
 
     for piece in pieces:
-        whole, over = lines.feed(piece)
+        complete, over = lines.feed(piece)
         assert over == b""
-        assert whole == b"" or whole.endswith(b"\n")
+        assert complete == b"" or complete.endswith(b"\n")
 
 
 @given(PIECES, st.integers(1, 20))

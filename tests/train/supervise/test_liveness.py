@@ -52,7 +52,7 @@ def test_a_folder_that_takes_no_files_costs_nothing_but_the_pulse(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("beat_s", "hang_s", "idle", "found"),
+    ("beat_s", "hang_s", "idle", "expected"),
     [
         (999.0, None, "", ""),
         (1000.0 - STUCK_AFTER_S - 1, None, "", "has not moved for 61 s"),
@@ -62,17 +62,17 @@ def test_a_folder_that_takes_no_files_costs_nothing_but_the_pulse(tmp_path: Path
         (None, None, "", ""),  # Its disk was full at the start.
     ],
 )
-def test_what_is_wrong_is_said(run: Path, beat_s: float | None, hang_s: float | None, idle: str, found: str) -> None:
+def test_what_is_wrong_is_said(run: Path, beat_s: float | None, hang_s: float | None, idle: str, expected: str) -> None:
     if beat_s is not None:
         touched(run / BEAT, beat_s)
     if hang_s is not None:
         (run / HANG).write_text(idle)
         touched(run / HANG, hang_s)
 
-    told = trouble(run.parent, 1000.0)
+    message = trouble(run.parent, 1000.0)
 
-    assert found in told
-    assert bool(found) == bool(told)
+    assert expected in message
+    assert bool(expected) == bool(message)
 
 
 def test_the_folder_of_a_run_that_was_killed_says_nothing(tmp_path: Path) -> None:

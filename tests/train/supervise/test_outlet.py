@@ -21,13 +21,13 @@ def filled() -> tuple[int, Outlet]:
 def drained(read_end: int) -> bytes:
     """Return what lies in the pipe."""
     os.set_blocking(read_end, False)
-    seen = b""
+    output = b""
     try:
         while piece := os.read(read_end, 1 << 20):
-            seen += piece
+            output += piece
     except BlockingIOError:
         pass
-    return seen
+    return output
 
 
 def test_a_line_of_our_own_never_blocks_and_is_bounded() -> None:
@@ -44,10 +44,10 @@ def test_a_line_of_our_own_never_blocks_and_is_bounded() -> None:
 def test_our_own_lines_go_on_by_themselves_when_the_console_takes_again() -> None:
     read_end, outlet = filled()
     outlet.say(b"first\n")
-    before = drained(read_end)
+    first_output = drained(read_end)
     outlet.say(b"second\n")
 
-    assert before.endswith(BLOCK)
+    assert first_output.endswith(BLOCK)
     assert drained(read_end).endswith(b"\nfirst\nsecond\n")
     assert (outlet.pending_bytes, outlet.lost_bytes) == (0, 0)
 
@@ -118,8 +118,8 @@ def test_a_disk_with_room_again_gets_a_line_that_tells_what_is_missing() -> None
 
 
 def test_a_socket_that_is_full_does_not_block() -> None:
-    ours, theirs = socket.socketpair()
-    outlet = Outlet(ours.fileno())
+    near_end, theirs = socket.socketpair()
+    outlet = Outlet(near_end.fileno())
     while not outlet.pending_bytes:
         outlet.put(BLOCK * 100)
     theirs.close()
@@ -127,4 +127,4 @@ def test_a_socket_that_is_full_does_not_block() -> None:
     outlet.pump()
 
     assert outlet.broken
-    ours.close()
+    near_end.close()

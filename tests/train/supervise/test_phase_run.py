@@ -25,9 +25,9 @@ UNTIL_HIDDEN = "until [ -e hidden ]; do sleep 0.01; done;"
 class Run:
     """A phase that runs in *folder*."""
 
-    def __init__(self, folder: Path, wanted: Wanted) -> None:
+    def __init__(self, folder: Path, request: Wanted) -> None:
         self.folder = folder
-        (folder / "phase.json").write_bytes(msgspec.json.encode(wanted))
+        (folder / "phase.json").write_bytes(msgspec.json.encode(request))
         self.train = subprocess.Popen(
             [sys.executable, "-m", "tests.train.supervise.runs_a_phase", str(folder)],
             cwd=ROOT,
@@ -54,24 +54,24 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
+    runs: list[Run] = []
 
     def begin(script: str, **more: object) -> Run:
-        made.append(Run(tmp_path, msgspec.convert({"script": script, **more}, Wanted)))
-        return made[-1]
+        runs.append(Run(tmp_path, msgspec.convert({"script": script, **more}, Wanted)))
+        return runs[-1]
 
     yield begin
-    for each in made:
-        each.train.kill()
-        each.train.communicate()
+    for run in runs:
+        run.train.kill()
+        run.train.communicate()
 
 
 def lives(pid: int) -> bool:
     return kernel.read_process(pid) is not None
 
 
-def codes(ended: PhaseEnd) -> list[tuple[str, int | None, int | None]]:
-    return [(each.process, each.code, each.signal) for each in ended.exits]
+def codes(phase_end: PhaseEnd) -> list[tuple[str, int | None, int | None]]:
+    return [(process_exit.process, process_exit.code, process_exit.signal) for process_exit in phase_end.exits]
 
 
 def test_a_phase_ends_after_its_last_byte_and_with_its_last_process(run: Callable[..., Run]) -> None:
@@ -160,12 +160,16 @@ def test_a_log_rule_ends_the_script_once_and_the_phase_says_which(run: Callable[
 
     out, err = phase.end()
 
-    ended = phase.ended()
+    phase_end = phase.ended()
     assert out == b"asked\n"
     if rule == "ends":
-        assert ended.rule_match is not None and (ended.rule_match.exit_code, ended.stopped_by) == (94, None)
+        assert phase_end.rule_match is not None and (phase_end.rule_match.exit_code, phase_end.stopped_by) == (94, None)
     else:
-        assert (ended.stop_rule, ended.stopped_by, ended.rule_match) == ("LossNotDecreasing", signal.SIGTERM, None)
+        assert (phase_end.stop_rule, phase_end.stopped_by, phase_end.rule_match) == (
+            "LossNotDecreasing",
+            signal.SIGTERM,
+            None,
+        )
         assert err.count("passed on to script") == 1
 
 
@@ -175,7 +179,7 @@ def test_a_rank_that_has_ended_when_another_host_fails_has_failed_by_itself(run:
     phase.end()
 
     answered = msgspec.json.decode((phase.folder / "answer.json").read_bytes(), type=PhaseEnd)
-    assert [(each.code, each.signalled) for each in answered.exits] == [(3, False)]
+    assert [(process_exit.code, process_exit.signalled) for process_exit in answered.exits] == [(3, False)]
     assert phase.ended().peer_failed
 
 

@@ -54,9 +54,9 @@ class Pipes:
 
 @pytest.fixture
 def pipes(tmp_path: Path) -> Iterator[Pipes]:
-    made = Pipes(tmp_path)
-    yield made
-    for fd in made.ours:
+    pipes = Pipes(tmp_path)
+    yield pipes
+    for fd in pipes.ours:
         try:
             os.close(fd)
         except OSError:
@@ -74,12 +74,12 @@ def test_a_full_stdout_does_not_hold_back_stderr(pipes: Pipes) -> None:
     pipes.fill_stdout()
     os.write(pipes.stderr, b"it failed\n")
 
-    found, ends_s = b"", time.monotonic() + WITHIN_S
-    while not found and time.monotonic() < ends_s:
+    data, ends_s = b"", time.monotonic() + WITHIN_S
+    while not data and time.monotonic() < ends_s:
         pipes.poll_loop.step(0.1)
-        found = taken(pipes.err_end)
+        data = taken(pipes.err_end)
 
-    assert found == b"it failed\n"
+    assert data == b"it failed\n"
 
 
 def test_what_waited_for_a_full_console_arrives_whole_once_it_is_read(pipes: Pipes) -> None:
@@ -97,22 +97,22 @@ def test_what_waited_for_a_full_console_arrives_whole_once_it_is_read(pipes: Pip
 
 
 def test_a_descriptor_may_be_unwatched_by_the_handler_of_another_one(pipes: Pipes) -> None:
-    (one, into_one), (other, into_other) = os.pipe(), os.pipe()
-    pipes.ours += [one, into_one, other, into_other]
-    heard: list[int] = []
+    (first, into_one), (other, into_other) = os.pipe(), os.pipe()
+    pipes.ours += [first, into_one, other, into_other]
+    ready: list[int] = []
 
     def hear(fd: int, silenced: int) -> None:
-        heard.append(fd)
+        ready.append(fd)
         pipes.poll_loop.unwatch(silenced)
 
-    pipes.poll_loop.watch(one, lambda: hear(one, other))
-    pipes.poll_loop.watch(other, lambda: hear(other, one))
+    pipes.poll_loop.watch(first, lambda: hear(first, other))
+    pipes.poll_loop.watch(other, lambda: hear(other, first))
     os.write(into_one, b"!")
     os.write(into_other, b"!")
     for _ in range(3):
         pipes.poll_loop.step(0.0)
 
-    assert len(set(heard)) == 1
+    assert len(set(ready)) == 1
 
 
 def test_a_line_whose_rest_waits_in_the_pipe_of_a_full_console_is_not_shown_in_part(pipes: Pipes) -> None:

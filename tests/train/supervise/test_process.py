@@ -1,4 +1,4 @@
-"""How a process ended: by itself, or because we signalled it to."""
+"""A process ended by itself, or because we signalled it to."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ CODE_1, BY_TERM, BY_SEGV = 1 << 8, int(signal.SIGTERM), int(signal.SIGSEGV)
 
 
 @pytest.mark.parametrize(
-    ("why", "status", "raised_ns", "signalled_ns", "code", "number", "signalled"),
+    ("reason", "status", "raised_ns", "signalled_ns", "code", "number", "signalled"),
     [
         ("it ended by itself", CODE_1, None, None, 1, None, False),
         ("it was signalled and died of it", BY_TERM, None, 50, None, 15, True),
@@ -26,7 +26,7 @@ CODE_1, BY_TERM, BY_SEGV = 1 << 8, int(signal.SIGTERM), int(signal.SIGSEGV)
     ],
 )
 def test_what_counts_is_what_came_first(
-    why: str,
+    reason: str,
     status: int,
     raised_ns: int | None,
     signalled_ns: int | None,
@@ -37,9 +37,9 @@ def test_what_counts_is_what_came_first(
     process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = signalled_ns
 
-    ended = process.exit(status, 100, raised_ns)
+    process_exit = process.exit(status, 100, raised_ns)
 
-    assert (ended.code, ended.signal, ended.signalled) == (code, number, signalled), why
+    assert (process_exit.code, process_exit.signal, process_exit.signalled) == (code, number, signalled), reason
 
 
 def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_code() -> None:
@@ -68,20 +68,20 @@ def test_a_rank_that_had_begun_to_end_with_0_has_ended_then(
     process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = signalled_ns
 
-    ended = process.exit(status, 100, 40, 0)
+    process_exit = process.exit(status, 100, 40, 0)
 
-    assert (ended.code, ended.signalled, ended.failed_ns) == (code, signalled, failed_ns)
+    assert (process_exit.code, process_exit.signalled, process_exit.failed_ns) == (code, signalled, failed_ns)
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
+@pytest.mark.parametrize("by_train", [True, False])
+def test_a_sigkill_counts_as_told_only_where_it_was_ours(by_train: bool) -> None:
     process = PhaseProcess("rank 0", is_main=False, rank=0, local_rank=0)
     process.signalled_ns = 50
-    process.killed = ours
+    process.killed = by_train
 
-    ended = process.exit(int(signal.SIGKILL), 100, None)
+    process_exit = process.exit(int(signal.SIGKILL), 100, None)
 
-    assert (ended.signal, ended.signalled) == (9, ours)
+    assert (process_exit.signal, process_exit.signalled) == (9, by_train)
 
 
 def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:

@@ -15,7 +15,7 @@ from toolkit.train.supervise import children, kernel
 from toolkit.train.supervise.console import Console, Outlets
 from toolkit.train.supervise.guardian import Guardian
 from toolkit.train.supervise.limits import raise_open_files
-from toolkit.train.supervise.link import LogRules
+from toolkit.train.supervise.link import HostLineMonitors
 from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.processes import Processes
 from toolkit.train.supervise.supervisor import Supervisor
@@ -29,7 +29,7 @@ class Starter(Supervisor):
     """A supervisor with what starting processes needs, and without signals."""
 
     guardian: Guardian | None = None
-    rules: LogRules | None = None
+    line_monitors: HostLineMonitors | None = None
 
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
@@ -65,12 +65,12 @@ class Starter(Supervisor):
 
     def until_shown(self, text: bytes) -> bytes:
         """Relay output until *text* has come; return all that came."""
-        found, ends_s = b"", time.monotonic() + WITHIN_S
-        while text not in found and time.monotonic() < ends_s:
+        output, ends_s = b"", time.monotonic() + WITHIN_S
+        while text not in output and time.monotonic() < ends_s:
             self.poll_loop.step(0.05)
-            found += self.shown()
-        assert text in found
-        return found
+            output += self.shown()
+        assert text in output
+        return output
 
     def close(self) -> None:
         for pid in {pid for phase in self._phases for pid in phase.living}:
@@ -83,9 +83,9 @@ class Starter(Supervisor):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Starter]:
-    made = Starter(tmp_path)
-    yield made
-    made.close()
+    starter = Starter(tmp_path)
+    yield starter
+    starter.close()
 
 
 def spec(name: str, *argv: str, optional: bool = False) -> ProcessSpec:
@@ -111,12 +111,12 @@ def test_a_program_that_cannot_be_started_is_the_users_error_and_leaves_no_descr
     home: Starter,
 ) -> None:
     phase = home.phase(spec("script", "/no/such/program"))
-    before = open_descriptors()
+    descriptors = open_descriptors()
 
     with pytest.raises(UserError, match="/no/such/program"):
         phase.start_main()
 
-    assert open_descriptors() == before
+    assert open_descriptors() == descriptors
     assert not phase.living and not phase.streams
 
 
@@ -159,8 +159,8 @@ def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Starter
     assert b"Z" not in kernel.stat_fields(server.pid)[:1]
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(home: Starter, heard: bool) -> None:
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(home: Starter, is_heard: bool) -> None:
     speaks = (
         "echo started; while [ ! -e said ]; do sleep 0.02; done; echo rank 1 was killed; touch done; exec sleep 1000"
     )
@@ -173,8 +173,8 @@ def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(ho
     while not (home.run_folder / "done").exists() and time.monotonic() < ends_s:
         time.sleep(0.01)
 
-    killed = phase.kill_main(is_relayed=heard)
+    killed = phase.kill_main(is_relayed=is_heard)
     assert gone(killed)
     home.poll_loop.drain()
 
-    assert home.shown() == (b"rank 1 was killed\n" if heard else b"")
+    assert home.shown() == (b"rank 1 was killed\n" if is_heard else b"")

@@ -25,7 +25,7 @@ class Console:
     def stream(self, way: Sharing, *, file: RankFile | None = None) -> tuple[Stream, int]:
         """Return a stream, and the descriptor at which its process writes."""
         out_of_it, into_it = os.pipe()
-        self._streams.append(Stream(out_of_it, self.screen, way=way, prefix=b"[r] ", file=file))
+        self._streams.append(Stream(out_of_it, self.screen, way=way, prefix=b"[r] ", files=(file,) if file else ()))
         self._writers.append(into_it)
         return self._streams[-1], into_it
 
@@ -46,9 +46,9 @@ class Console:
 
 @pytest.fixture
 def console() -> Iterator[Console]:
-    made = Console()
-    yield made
-    made.close()
+    console = Console()
+    yield console
+    console.close()
 
 
 def test_a_tail_keeps_the_last_64_kib_from_a_word_on_and_no_byte_more() -> None:
@@ -115,9 +115,9 @@ def test_the_other_streams_unfinished_line_is_waited_for_no_longer_than_a_second
 
 
 def test_what_is_held_of_an_unfinished_line_is_shown_when_its_process_closes_the_stream(console: Console) -> None:
-    paired, one = console.stream("paired")
+    paired, second = console.stream("paired")
     shared, other = console.stream("shared")
-    os.write(one, b"last words")
+    os.write(second, b"last words")
     os.write(other, b"the other's")
     paired.read(NOW_S)
     shared.read(NOW_S)
@@ -141,9 +141,9 @@ def test_a_stream_that_is_discarded_shows_nothing_of_what_it_holds(console: Cons
 def test_of_a_bars_endless_line_little_is_held_and_the_file_has_every_byte(console: Console, tmp_path: Path) -> None:
     file = RankFile(tmp_path / "rank.log", 1 << 30, pytest.fail)
     stream, fd = console.stream("shared", file=file)
-    states = [b"\r%6d of 20000 |%s|" % (at, b"#" * 40) for at in range(20_000)]
-    for at in range(0, len(states), 500):
-        os.write(fd, b"".join(states[at : at + 500]))
+    states = [b"\r%6d of 20000 |%s|" % (number, b"#" * 40) for number in range(20_000)]
+    for start in range(0, len(states), 500):
+        os.write(fd, b"".join(states[start : start + 500]))
         stream.read(NOW_S)
 
         assert stream.lines.held_bytes <= HELD_BYTES

@@ -18,7 +18,8 @@ class Source:
     def __init__(self, screen: Screen, prefix: bytes = b"[rank 0] ", file: RankFile | None = None) -> None:
         read_end, self._write_end = os.pipe()
         self.heard: list[bytes] = []
-        self.stream = Stream(read_end, screen, way="shared", prefix=prefix, monitor=self.heard.append, file=file)
+        files = () if file is None else (file,)
+        self.stream = Stream(read_end, screen, way="shared", prefix=prefix, monitor=self.heard.append, files=files)
         self._screen = screen
 
     def write(self, text: bytes, now_s: float = 0.0) -> None:
@@ -26,11 +27,11 @@ class Source:
         self.stream.read(now_s)
 
     def pass_time(self, now_s: float) -> None:
-        """What the loop does when *now_s* has come."""
-        for each in (self.stream, self._screen):
-            due_in_s = each.due_in_s(now_s)
+        """Do what the loop does when *now_s* has come."""
+        for part in (self.stream, self._screen):
+            due_in_s = part.due_in_s(now_s)
             if due_in_s is not None and due_in_s <= 0:
-                each.refresh(now_s)
+                part.refresh(now_s)
 
     def end(self) -> None:
         os.close(self._write_end)
@@ -65,22 +66,22 @@ def live(tmp_path: Path) -> Shown:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, Screen]]:
-    ours, theirs = pty.openpty()
+    main_end, theirs = pty.openpty()
     screen = Screen(theirs)
     screen.show_progress("auto", terminal=True)
     screen.served = True
-    os.set_blocking(ours, False)
-    yield ours, screen
-    os.close(ours)
+    os.set_blocking(main_end, False)
+    yield main_end, screen
+    os.close(main_end)
     os.close(theirs)
 
 
-def seen(terminal: int, end: bytes) -> bytes:
+def read_until(terminal: int, end: bytes) -> bytes:
     """Return what the terminal is given until that ends with *end*, or for 5 s."""
-    given = b""
-    while not given.endswith(end) and select.select([terminal], [], [], 5.0)[0]:
-        given += os.read(terminal, 1 << 16)
-    return given
+    output = b""
+    while not output.endswith(end) and select.select([terminal], [], [], 5.0)[0]:
+        output += os.read(terminal, 1 << 16)
+    return output
 
 
 def test_a_collector_of_logs_gets_a_bars_newest_state_as_a_line_now_and_then(log: Shown) -> None:
@@ -155,8 +156,8 @@ def test_the_ranks_file_keeps_every_byte_of_an_hour_of_states(log: Shown, tmp_pa
     source = Source(log.screen, file=file)
     states = [b"\r%5d/36000 [loss=%d]" % (n, n) for n in range(36_000)]
 
-    for at in range(0, len(states), 100):
-        source.write(b"".join(states[at : at + 100]), at / 10)
+    for start in range(0, len(states), 100):
+        source.write(b"".join(states[start : start + 100]), start / 10)
     source.write(b"\n")
     source.end()
 
@@ -181,7 +182,7 @@ def test_a_reader_that_knows_states_gets_them_a_few_times_a_second(live: Shown) 
 
 
 def test_on_a_terminal_bars_stand_below_the_lines(terminal: tuple[int, Screen]) -> None:
-    ours, screen = terminal
+    main_end, screen = terminal
     first, second = Source(screen), Source(screen, b"[rank 1] ")
 
     first.write(b"\r 1%", 0.0)
@@ -190,16 +191,16 @@ def test_on_a_terminal_bars_stand_below_the_lines(terminal: tuple[int, Screen]) 
         source.pass_time(LIVE_S)
     second.pass_time(2 * LIVE_S)
     both = b"[rank 0]  1%\r\n[rank 1]  2%\x1b[0m"
-    assert seen(ours, both).endswith(both)
+    assert read_until(main_end, both).endswith(both)
 
     first.write(b"\r100%\n", 3.0)
     line = b"\r\x1b[1A\x1b[J[rank 0] 100%\r\n"
-    assert seen(ours, line) == line
+    assert read_until(main_end, line) == line
     screen.refresh(4.0)
     other = b"[rank 1]  2%\x1b[0m"
-    assert seen(ours, other) == other
+    assert read_until(main_end, other) == other
     screen.settle()
-    assert seen(ours, b"\x1b[J") == b"\r\x1b[J"
+    assert read_until(main_end, b"\x1b[J") == b"\r\x1b[J"
 
 
 def test_rows_of_bars_never_exceed_the_terminal() -> None:

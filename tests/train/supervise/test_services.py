@@ -68,29 +68,33 @@ while not os.path.exists(os.environ["MEET"]):
 @pytest.fixture
 def hosts(tmp_path: Path) -> Hosts:
     """Two hosts of a job with parameter servers."""
-    made = Hosts(tmp_path)
+    hosts = Hosts(tmp_path)
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/tensorflow.py").write_text(TENSORFLOW)
-    made.environ |= {"PYTHONPATH": str(tmp_path / "packages"), "MEET": str(made.meet), "MASTER_PORT": str(free_port())}
-    for base in made.bases.values():
+    hosts.environ |= {
+        "PYTHONPATH": str(tmp_path / "packages"),
+        "MEET": str(hosts.meet),
+        "MASTER_PORT": str(free_port()),
+    }
+    for base in hosts.bases.values():
         base.hyperparameters({"sagemaker_parameter_server_enabled": "true"})
-    return made
+    return hosts
 
 
 def server_pid(host: Live) -> int:
     host.until(b" up\n")
-    while not (found := re.search(rb"server ps \d pid (\d+) up", host.out + host.err)):
+    while not (match := re.search(rb"server ps \d pid (\d+) up", host.out + host.err)):
         host.until(b"server ps")
         host.until(b" up\n", count=2)
-    return int(found[1])
+    return int(match[1])
 
 
 def script_pid(host: Live) -> int:
     host.until(b"script pid")
     host.until(b"up\n", count=2)
-    found = re.search(rb"script pid (\d+) up", host.out + host.err)
-    assert found is not None
-    return int(found[1])
+    match = re.search(rb"script pid (\d+) up", host.out + host.err)
+    assert match is not None
+    return int(match[1])
 
 
 def test_each_host_has_its_server_which_stays_until_the_last_script_has_ended_and_no_longer(hosts: Hosts) -> None:
@@ -104,13 +108,13 @@ def test_each_host_has_its_server_which_stays_until_the_last_script_has_ended_an
         hosts.meet.touch()
         done = {name: host.end() for name, host in running.items()}
 
-    assert [each.status for each in done.values()] == [0, 0], done
+    assert [end.status for end in done.values()] == [0, 0], done
     assert all(gone(pid) for pid in servers.values())
-    for index, (name, each) in enumerate(done.items()):
-        assert f"[{name} ps] server ps {index} pid" in each.log
-        assert f"[{name} ps] server told after" in each.log
-        assert "outlived" not in each.log
-        assert [end["process"] for end in each.outcome["exits"]] == ["script"]
+    for index, (name, item) in enumerate(done.items()):
+        assert f"[{name} ps] server ps {index} pid" in item.log
+        assert f"[{name} ps] server told after" in item.log
+        assert "outlived" not in item.log
+        assert [end["process"] for end in item.outcome["exits"]] == ["script"]
 
 
 @pytest.mark.parametrize(
@@ -126,10 +130,10 @@ def test_a_server_that_fails_is_the_cause_on_every_host(hosts: Hosts, number: in
         os.kill(servers["algo-2"], number)
         done = {name: host.end() for name, host in running.items()}
 
-    assert {name: each.status for name, each in done.items()} == {"algo-1": status, "algo-2": status}, done
-    for each in done.values():
-        assert cause in (each.failure or "")
-        assert "host algo-2" in (each.failure or "")
+    assert {name: end.status for name, end in done.items()} == {"algo-1": status, "algo-2": status}, done
+    for end in done.values():
+        assert cause in (end.failure or "")
+        assert "host algo-2" in (end.failure or "")
     assert all(gone(pid) for pid in (*servers.values(), *scripts.values()))
 
 
@@ -143,7 +147,7 @@ def test_a_server_whose_hosts_script_has_ended_can_still_fail_the_job(hosts: Hos
         os.kill(servers["algo-2"], signal.SIGKILL)
         done = {name: host.end() for name, host in running.items()}
 
-    assert {name: each.status for name, each in done.items()} == {"algo-1": 137, "algo-2": 137}, done
+    assert {name: end.status for name, end in done.items()} == {"algo-1": 137, "algo-2": 137}, done
 
 
 def test_a_script_that_fails_ends_the_servers_of_every_host(hosts: Hosts) -> None:
@@ -155,7 +159,7 @@ def test_a_script_that_fails_ends_the_servers_of_every_host(hosts: Hosts) -> Non
         hosts.meet.touch()
         done = {name: host.end() for name, host in running.items()}
 
-    assert {name: each.status for name, each in done.items()} == {"algo-1": 3, "algo-2": 3}, done
+    assert {name: end.status for name, end in done.items()} == {"algo-1": 3, "algo-2": 3}, done
     assert all(gone(pid) for pid in servers.values())
 
 
@@ -170,10 +174,10 @@ def test_when_the_job_stops_servers_stay_until_the_slowest_script_has_saved(host
             host.signal(signal.SIGTERM)
         done = {name: host.end() for name, host in running.items()}
 
-    assert [each.status for each in done.values()] == [0, 0], done
-    for each in done.values():
-        assert "server told after" in each.log
-        assert "SIGKILL to" not in each.log
+    assert [end.status for end in done.values()] == [0, 0], done
+    for end in done.values():
+        assert "server told after" in end.log
+        assert "SIGKILL to" not in end.log
     assert all(gone(pid) for pid in servers.values())
 
 
@@ -185,8 +189,8 @@ def test_a_server_that_will_not_end_is_killed_and_costs_the_job_a_second(hosts: 
         hosts.meet.touch()
         done = {name: host.end() for name, host in running.items()}
 
-    assert [each.status for each in done.values()] == [0, 0], done
-    assert all("server told" in each.log and not each.outcome["notes"] for each in done.values())
+    assert [end.status for end in done.values()] == [0, 0], done
+    assert all("server told" in end.log and not end.outcome["notes"] for end in done.values())
     assert all(gone(pid) for pid in servers.values())
 
 
@@ -214,18 +218,18 @@ def test_without_the_link_a_hosts_server_stays_until_nothing_listens_at_the_mast
         hosts.meet.touch()
         done = {name: host.end() for name, host in running.items()}
 
-    assert [each.status for each in done.values()] == [0, 0], done
+    assert [end.status for end in done.values()] == [0, 0], done
     assert all(gone(pid) for pid in servers.values())
 
 
 def test_the_users_own_tf_config_is_theirs_and_has_no_server_of_ours(hosts: Hosts) -> None:
-    own = json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
+    configuration = json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
     for name in hosts.bases:
         hosts.program(name, "import os\nprint(os.environ['TF_CONFIG'])\n")
 
-    done = hosts.run(TF_CONFIG=own)
+    done = hosts.run(TF_CONFIG=configuration)
 
-    for each in done.values():
-        assert each.status == 0, each
-        assert own in each.log
-        assert "server ps" not in each.log
+    for end in done.values():
+        assert end.status == 0, end
+        assert configuration in end.log
+        assert "server ps" not in end.log

@@ -63,16 +63,16 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize("what", STRANGE)
+@pytest.mark.parametrize("kind", STRANGE)
 def test_what_no_shim_sends_ends_its_connection_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with closing(ShimServer(tmp_path)) as server, socket.socket(socket.AF_UNIX) as shim:
         shim.connect(server.path.name)
         connection = server.accept()
         assert connection is not None
-        shim.sendall(STRANGE[what])
+        shim.sendall(STRANGE[kind])
 
         _, gone = connection.read()
 
@@ -82,14 +82,14 @@ def test_what_no_shim_sends_ends_its_connection_alone(
 
 def test_random_messages_raise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made = random.Random(26)
+    chance = random.Random(26)
     with closing(ShimServer(tmp_path)) as server:
         for _ in range(300):
             with socket.socket(socket.AF_UNIX) as shim:
                 shim.connect(server.path.name)
                 connection = server.accept()
                 assert connection is not None
-                word = made.choice([b"", b"daemon ", b"launch ", b"rank "])
-                shim.sendall(word + b"%d\n" % made.randrange(40) + made.randbytes(made.randrange(60)))
+                word = chance.choice([b"", b"daemon ", b"launch ", b"rank "])
+                shim.sendall(word + b"%d\n" % chance.randrange(40) + chance.randbytes(chance.randrange(60)))
                 connection.read()
                 connection.close()

@@ -1,4 +1,4 @@
-"""Which stop signals are one request, and which a second one: by their times alone."""
+"""Stop signals are one request or two, by their times alone."""
 
 import signal
 
@@ -46,10 +46,10 @@ def test_a_notice_never_insists() -> None:
 def test_every_signal_has_one_meaning() -> None:
     unstoppable = {signal.SIGKILL, signal.SIGSTOP}
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-    own = {signal.SIGCHLD, signal.SIGTSTP}
+    handled = {signal.SIGCHLD, signal.SIGTSTP}
     harmless = {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}  # By Python or default.
     groups = [set(map(int, group)) for group in (STOPPING, ENDING, FORWARDED, IGNORED)]
-    groups += [set(map(int, group)) for group in (unstoppable, faults, own, harmless)]
+    groups += [set(map(int, group)) for group in (unstoppable, faults, handled, harmless)]
 
     assert sorted(number for group in groups for number in group) == sorted(map(int, signal.valid_signals()))
 

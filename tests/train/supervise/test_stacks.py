@@ -1,4 +1,4 @@
-"""What is told of a rank's state beside its stack."""
+"""A rank's state is reported beside its stack."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ DISK, DEBUGGED, STOPPED = STATES[b"D"], STATES[b"t"], STATES[b"T"]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "expected"),
     [
         ("", DISK, ""),
         (DISK, "", ""),
@@ -25,7 +25,7 @@ DISK, DEBUGGED, STOPPED = STATES[b"D"], STATES[b"t"], STATES[b"T"]
     ],
 )
 def test_a_state_that_passes_is_no_reason_for_a_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, expected: str
 ) -> None:
     """Both ranks of a job waited for a busy disk at the same moment, and both were accused."""
     states = iter((first, second))
@@ -42,4 +42,4 @@ def test_a_state_that_passes_is_no_reason_for_a_hang(
     dump.collect()
 
     (rank,) = dump.stuck()
-    assert rank.process_state == told
+    assert rank.process_state == expected

@@ -80,7 +80,7 @@ SIGNALS = {
 }
 
 
-def ended(code: int = 0, **more: Any) -> Exit:
+def make_exit(code: int = 0, **more: Any) -> Exit:
     return Exit(process="rank 0", pid=7, started_ns=1, ended_ns=2, code=code, **more)
 
 
@@ -122,11 +122,11 @@ class Host:
 
     def rank_ends(self, code: int = 0, **more: Any) -> list[StopAction]:
         self.ranks -= 1
-        return self.on(RankEnded(exit=ended(code, **more)))
+        return self.on(RankEnded(exit=make_exit(code, **more)))
 
     def main_ends(self, code: int = 0, **more: Any) -> list[StopAction]:
         self.main = False
-        return self.on(MainEnded(exit=ended(code, **more)))
+        return self.on(MainEnded(exit=make_exit(code, **more)))
 
     @property
     def due_in_s(self) -> float:
@@ -143,7 +143,11 @@ def test_a_script_that_ends_by_itself_is_swept_and_drained() -> None:
     host.drained = True
     done += host.after(0.0)
 
-    about_shims_and_checks = [AnswerShim(exit=ended()), ReleaseShims(exit=ended()), PlainAction.CHECK_FOR_PROCESSES]
+    about_shims_and_checks = [
+        AnswerShim(exit=make_exit()),
+        ReleaseShims(exit=make_exit()),
+        PlainAction.CHECK_FOR_PROCESSES,
+    ]
     assert [action for action in done if action not in about_shims_and_checks] == [
         PlainAction.TERMINATE_LEFTOVERS,
         PlainAction.BEGIN_DRAIN,
@@ -273,11 +277,27 @@ def test_a_failed_rank_stops_its_siblings_and_the_launcher_does_not_hear_of_it()
 
     assert done == [
         TellHosts(message=HostState.FAILING),
-        HoldShim(exit=ended(3)),
-        stop_log.rank_failed(ended(3)),
+        HoldShim(exit=make_exit(3)),
+        stop_log.rank_failed(make_exit(3)),
         PlainAction.TERMINATE_RANKS,
     ]
     assert host.rank_ends(-15, signalled=True)[-1] == PlainAction.KILL_LAUNCHER
+
+
+@pytest.mark.parametrize("as_one", [False, True])
+def test_without_a_link_a_failure_and_a_stop_are_told_to_nobody(as_one: bool) -> None:
+    host = Host(as_one=as_one, ends_as_one=as_one)
+    host.services = 1
+
+    done = [
+        *host.rank_ends(3),
+        *host.on(STOP_BY_RULE),
+        *host.rank_ends(-15, signalled=True),
+        *host.main_ends(1),
+    ]
+
+    assert done
+    assert not [action for action in done if isinstance(action, TellHosts | TellStop)]
 
 
 def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
@@ -300,7 +320,7 @@ def test_ranks_that_abort_mpi_end_before_they_are_told_to() -> None:
 def test_ranks_wait_a_moment_for_one_that_left_without_mpi_finalize() -> None:
     host = Host(as_one=True, ends_as_one=True)
 
-    assert stop_log.rank_unfinalized(ended(without_mpi_finalize=True)) in host.rank_ends(without_mpi_finalize=True)
+    assert stop_log.rank_unfinalized(make_exit(without_mpi_finalize=True)) in host.rank_ends(without_mpi_finalize=True)
     assert host.due_in_s == UNFINISHED_S
     assert host.after(UNFINISHED_S) == [stop_log.unfinalized_rank_awaited(), PlainAction.TERMINATE_RANKS]
 
@@ -411,6 +431,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.host = Host(
             linked=linked, ranks=ranks, as_one=as_one, ends_as_one=as_one, ends_with_ranks=ends_with_ranks, **policy
         )
+        self.linked = linked
         self.host.services = services
         self.stubborn = stubborn  # Something does not even end on SIGKILL.
         self.killed = False
@@ -422,11 +443,12 @@ class AnyOrder(RuleBasedStateMachine):
         pending = [event]
         while pending:
             first = pending.pop(0)
-            before = self.host.machine.state
+            state, had_launcher, was_over = self.host.machine.state, self.host.main, self.host.machine.over
             actions = self.host.on(first)
+            assert had_launcher or was_over or not self.host.machine.over, (first, state, actions)
             for action in actions:
                 pending += self.carry_out(action)
-            self.check(first, before, actions)
+            self.check(first, state, actions)
 
     def carry_out(self, action: StopAction) -> list[Event]:
         host = self.host
@@ -434,30 +456,33 @@ class AnyOrder(RuleBasedStateMachine):
             self.killed = True
         if action is PlainAction.KILL_LAUNCHER and host.main:
             host.main = False
-            return [MainEnded(exit=ended(-9, signalled=True))]
+            return [MainEnded(exit=make_exit(-9, signalled=True))]
         if action is PlainAction.CHECK_FOR_PROCESSES:
             events: list[Event] = []
             if self.killed:
-                events += [RankEnded(exit=ended(-9, signalled=True))] * host.ranks
-                events += [MainEnded(exit=ended(-9, signalled=True))] * host.main
+                events += [RankEnded(exit=make_exit(-9, signalled=True))] * host.ranks
+                events += [MainEnded(exit=make_exit(-9, signalled=True))] * host.main
                 host.ranks, host.main, host.services = 0, False, 0
             left = host.ranks or host.main or host.services or self.stubborn
             return events if left else [*events, NothingLeft()]
         return []
 
-    def check(self, event: Event, before: str, actions: list[StopAction]) -> None:
+    def check(self, event: Event, old_state: str, actions: list[StopAction]) -> None:
         machine = self.host.machine
         if machine.state not in ("idle", "running") and self.began_s == math.inf:
             self.began_s = self.host.now_s
-        assert machine.cause is not None or not SIGNALS & set(actions), (event, before, actions)
+        assert machine.cause is not None or not SIGNALS & set(actions), (event, old_state, actions)
         assert machine.state != "running" or machine.cause is None
         if self.cause is None:
             self.cause = machine.cause
         assert machine.cause is self.cause
+        # PeerFailed comes over the link alone. So without one nothing is ever told.
+        if not self.linked and not isinstance(event, PeerFailed):
+            assert not any(isinstance(action, TellHosts | TellStop) for action in actions), (event, old_state, actions)
         if PlainAction.KILL_ALL in actions and not isinstance(event, Tick):
             assert isinstance(event, Stop)
             assert machine.job.insisted
-        assert before != "done" or machine.state == "done"
+        assert old_state != "done" or machine.state == "done"
 
     @rule(event=st.sampled_from([STOP, STOP_ELSEWHERE, STOP_BY_RULE, Stop(host=ME, signal=signal.SIGXCPU)]))
     def stop(self, event: Stop) -> None:
@@ -466,9 +491,18 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(
         event=st.sampled_from(
             [
-                *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), HangNoticed(seconds=9.0), JobEnded()),
-                *(LeaderDone(), AllRanksEnded(), LauncherSignals(), NobodyServed(), RanksSave(names=("rank 0",))),
-                *(StacksWritten(), RankDone(host="algo-2", process="rank 1")),
+                AllReady(),
+                PeerFailed(text="boom"),
+                Hang(seconds=9.0),
+                HangNoticed(seconds=9.0),
+                JobEnded(),
+                LeaderDone(),
+                AllRanksEnded(),
+                LauncherSignals(),
+                NobodyServed(),
+                RanksSave(names=("rank 0",)),
+                StacksWritten(),
+                RankDone(host="algo-2", process="rank 1"),
                 RuleMatched(ruled=RuleMatch(exit_code=124, at_ns=1, text="boom")),
             ]
         )
@@ -480,19 +514,19 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(code=st.sampled_from([0, 3]), signalled=st.booleans(), finalizes=st.booleans())
     def rank_ends(self, code: int, signalled: bool, finalizes: bool) -> None:
         self.host.ranks -= 1
-        self.on(RankEnded(exit=ended(code, signalled=signalled, without_mpi_finalize=not finalizes and code == 0)))
+        self.on(RankEnded(exit=make_exit(code, signalled=signalled, without_mpi_finalize=not finalizes and code == 0)))
 
     @precondition(lambda self: self.host.main)
     @rule(code=st.sampled_from([0, 3]), signalled=st.booleans())
     def main_ends(self, code: int, signalled: bool) -> None:
         self.host.main = False
-        self.on(MainEnded(exit=ended(code, signalled=signalled)))
+        self.on(MainEnded(exit=make_exit(code, signalled=signalled)))
 
     @precondition(lambda self: self.host.services)
     @rule(code=st.sampled_from([0, 3]))
     def service_ends(self, code: int) -> None:
         self.host.services -= 1
-        self.on(ServiceEnded(exit=ended(code)))
+        self.on(ServiceEnded(exit=make_exit(code)))
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 3.0, 12.0]))
     def time_passes(self, seconds: float) -> None:

@@ -59,10 +59,10 @@ def test_a_stopped_launcher_is_killed_only_when_no_host_has_a_rank_left() -> Non
 
 def test_a_launcher_is_told_only_when_it_does_not_go_by_itself() -> None:
     _, by_itself = history(Cue.STOP, Cue.RANKS_ENDED, Cue.ALL_ENDED)
-    _, told = history(Cue.STOP, Cue.RANKS_ENDED, Cue.DEADLINE, Cue.ALL_ENDED)
+    _, actions = history(Cue.STOP, Cue.RANKS_ENDED, Cue.DEADLINE, Cue.ALL_ENDED)
 
     assert PlainAction.TERMINATE_LAUNCHER not in by_itself
-    assert PlainAction.TERMINATE_LAUNCHER in told
+    assert PlainAction.TERMINATE_LAUNCHER in actions
 
 
 def test_what_sigkill_does_not_end_is_named_before_it_is_left() -> None:

@@ -1,4 +1,4 @@
-"""What mpiruns wrote, byte for byte, and whose lines it is (Open MPI 4.1.8 and 5.0.11, MPICH 5.0.2)."""
+"""The output of mpiruns, byte for byte, and the ranks whose lines it is (Open MPI 4.1.8 and 5.0.11, MPICH 5.0.2)."""
 
 import os
 from collections.abc import Mapping
@@ -95,17 +95,17 @@ MPICH = b"""[1,mpirank:0,localhost]:0 half [1,mpirank:1,localhost]:1 half [1,mpi
 [1,mpirank:0,localhost]:end0[1,mpirank:1,localhost]:end1"""
 
 
-def lines(said: list[SpokenText]) -> dict[object, bytes]:
+def lines(spoken: list[SpokenText]) -> dict[object, bytes]:
     """Return each speaker's text."""
-    found: dict[object, bytes] = {}
-    for speaker, text in said:
-        found[speaker] = found.get(speaker, b"") + text
-    return found
+    by_speaker: dict[object, bytes] = {}
+    for speaker, text in spoken:
+        by_speaker[speaker] = by_speaker.get(speaker, b"") + text
+    return by_speaker
 
 
 def taken(by: TaggedBy, *blocks: bytes, hosts: Mapping[str, str] = HERE) -> list[SpokenText]:
     tagged = TagSplitter(by, RankHosts(hosts))
-    return [each for block in blocks for each in tagged.feed(block)] + tagged.flush()
+    return [piece for block in blocks for piece in tagged.feed(block)] + tagged.flush()
 
 
 def test_open_mpi_4s_lines_are_whole_and_its_ranks_where_its_map_has_them() -> None:
@@ -164,9 +164,9 @@ def test_mpiruns_own_lines_are_its_own_behind_a_ranks() -> None:
 
 
 def test_a_host_that_the_map_did_not_name_is_not_made_up() -> None:
-    said = taken("openmpi4", b" Data for node: else\tNum slots: 1\n \tProcess rank: 0 Bound: N/A\n", OPEN_MPI_4)
+    spoken = taken("openmpi4", b" Data for node: else\tNum slots: 1\n \tProcess rank: 0 Bound: N/A\n", OPEN_MPI_4)
 
-    assert {speaker for speaker, _ in said} == {None, (0, "else"), (1, ""), (2, ""), (3, "")}
+    assert {speaker for speaker, _ in spoken} == {None, (0, "else"), (1, ""), (2, ""), (3, "")}
 
 
 def test_one_streams_map_is_known_to_the_other() -> None:
@@ -200,12 +200,12 @@ def test_where_a_block_ends_changes_nothing(recorded: tuple[TaggedBy, bytes], da
 def test_the_console_and_the_taps_have_them_as_from_the_ranks_own_pipes(
     tmp_path: Path, more: Any, out: bytes, err: bytes
 ) -> None:
-    heard: list[tuple[int | None, str, bytes]] = []
+    blocks: list[tuple[int | None, str, bytes]] = []
     pipes = [os.pipe() for _ in range(2)]
     files = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("out", "err")]
     console = Console(
         host="algo-1",
-        make_monitor=lambda rank, host: lambda block: heard.append((rank, host, block)),
+        make_monitor=lambda rank, host: lambda block: blocks.append((rank, host, block)),
         files=None,
         file_bytes=0,
         note=print,
@@ -228,7 +228,7 @@ def test_the_console_and_the_taps_have_them_as_from_the_ranks_own_pipes(
     unknown = out.replace(b"algo-2 ", b"").replace(b",algo-2", b"").replace(b"3", b"9")
     assert (tmp_path / "out").read_bytes() == OPEN_MPI_4_MAP + unknown + b"?\n" + out + b"word\n"
     assert (tmp_path / "err").read_bytes() == err + b"error\n"
-    assert heard == [(9, "", b"?\n"), (3, "algo-2", b"word"), (3, "algo-2", b"error\n")]
+    assert blocks == [(9, "", b"?\n"), (3, "algo-2", b"word"), (3, "algo-2", b"error\n")]
     for fd in files:
         os.close(fd)
 
@@ -247,7 +247,7 @@ def test_a_bars_states_come_to_the_console_while_another_rank_writes_line_after_
             stream.refresh(float(second))
 
     assert (tmp_path / "out").read_bytes().split(b"\n") == [
-        *(b"(0, '') line %d" % each for each in range(6)),
+        *(b"(0, '') line %d" % number for number in range(6)),
         b"(1, '') 5%",
         b"",
     ]

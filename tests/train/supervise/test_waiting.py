@@ -44,9 +44,9 @@ sys.modules["encodings.idna"] = None
 from tests.train.supervise.test_waiting import wait
 from toolkit.commands.check.network import resolve
 from toolkit.job.plan import Resolves
-from toolkit.train.peers.lookup import addresses
+from toolkit.train.peers.lookup import resolve_addresses
 code, _ = wait([Resolves(host="localhost", within_s=30), Resolves(host="127.0.0.1", within_s=30)])
-print(code, len(resolve(["localhost"], within_s=30)), bool(addresses("localhost", 1)))
+print(code, len(resolve(["localhost"], within_s=30)), bool(resolve_addresses("localhost", 1)))
 """
 
 
@@ -76,10 +76,10 @@ def test_what_is_missing_at_the_deadline_is_named(tmp_path: Path) -> None:
             Listens(host="algo-1", address="127.0.0.1", port=port, within_s=2),
         ]
 
-        code, told = wait(needs)
+        code, output = wait(needs)
 
     assert code == 75
-    assert told == f"host algo-2.invalid to resolve\nhost algo-1 to listen on 127.0.0.1:{port}\n\n"
+    assert output == f"host algo-2.invalid to resolve\nhost algo-1 to listen on 127.0.0.1:{port}\n\n"
 
 
 def test_a_lock_that_is_taken_is_waited_for_and_then_held(tmp_path: Path) -> None:
@@ -125,14 +125,12 @@ def theirs(path: Path) -> None:
     os.chown(path, 12345, 12345)
 
 
-@pytest.mark.parametrize("made", [link, os.mkfifo, Path.mkdir, pytest.param(theirs, marks=pytest.mark.root)])
-def test_a_lock_that_others_can_hold_is_told_of_and_not_waited_for(
-    tmp_path: Path, made: Callable[[Path], None]
-) -> None:
-    if made is theirs and os.geteuid():
+@pytest.mark.parametrize("lay", [link, os.mkfifo, Path.mkdir, pytest.param(theirs, marks=pytest.mark.root)])
+def test_a_lock_that_others_can_hold_is_told_of_and_not_waited_for(tmp_path: Path, lay: Callable[[Path], None]) -> None:
+    if lay is theirs and os.geteuid():
         pytest.skip("needs root")
     path = tmp_path / "lock"
-    made(path)
+    lay(path)
     warned: list[str] = []
 
     locks = waiting.open_locks((Locked(path=path, within_s=30),), warned.append)

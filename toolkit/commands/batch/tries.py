@@ -4,7 +4,7 @@ A try is a `toolkit run` of the job. It is killed once every rank has ended enou
 need more than the limit. So no try can take memory from others, and none ends this process.
 
 Memory on the host is the sum over the try's processes of their proportional share (Pss), and beside it what each had
-held at its own peak above what it holds now (VmHWM - VmRSS): never less than the true peak, since peaks of several
+held at its own peak above what it holds now (VmHWM - Rss): never less than the true peak, since peaks of several
 processes need not be at one time. Memory of GPUs is what nvidia-smi shows after the last step: the framework's own
 cache keeps what its peak took.
 """
@@ -92,7 +92,7 @@ def run_trial(
         while process.poll() is None:
             looks_s = time.monotonic()
             pids = descendants(process.pid)
-            current, with_peaks = _memory(pids)
+            current, with_peaks = measure_memory(pids)
             peak = max(peak, with_peaks)
             if current > limit_bytes:
                 return trial(False, "it needs more memory than the limit")
@@ -121,23 +121,27 @@ def _ended(folder: Path, done: int) -> tuple[bool, str]:
     return False, (message or reason)[:160]
 
 
-def _memory(pids: set[int]) -> tuple[int, int]:
-    """Return the bytes that the processes hold now, and those with the peak of each."""
+def measure_memory(pids: set[int], proc: Path = Path("/proc")) -> tuple[int, int]:
+    """Return the bytes that the processes hold now, and those with the peak of each.
+
+    The share and what is resident are of one look. A process may free memory before the next file is read: what is
+    resident there would count a freed array twice, as held and as above.
+    """
     current = above = 0
     for pid in pids:
-        shares = _fields(f"/proc/{pid}/smaps_rollup", ("Pss",))
-        status = _fields(f"/proc/{pid}/status", ("VmHWM", "VmRSS"))
-        share = shares.get("Pss", status.get("VmRSS", 0))
-        current += share
-        above += max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
+        shares = _fields(proc / f"{pid}/smaps_rollup", ("Pss", "Rss"))
+        status = _fields(proc / f"{pid}/status", ("VmHWM", "VmRSS"))
+        resident = shares.get("Rss", status.get("VmRSS", 0))
+        current += shares.get("Pss", resident)
+        above += max(0, status.get("VmHWM", 0) - resident)
     return current, current + above
 
 
-def _fields(path: str, names: tuple[str, ...]) -> dict[str, int]:
+def _fields(path: Path, names: tuple[str, ...]) -> dict[str, int]:
     """Return the named lines of a file of /proc in bytes; none if the process has ended or is another user's."""
     sizes = {}
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as lines:
+        with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
                 if name in names:

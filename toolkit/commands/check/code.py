@@ -15,7 +15,7 @@ import msgspec
 
 from toolkit.commands.check import syntax
 from toolkit.commands.check.options import Declared, read
-from toolkit.errors import ToolkitError, UserError, at
+from toolkit.errors import ToolkitError, UserError, name_place
 from toolkit.folders import is_dir
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
@@ -29,22 +29,23 @@ MOST_ERRORS = 100
 
 
 class Code(Record, frozen=True, kw_only=True):
-    """The job with its script's future place in the code folder.
-
-    `installing`: the phase that would install packages. `source`: where the source is now. `program`: the program in
-    the first line of a command ("" without one). `requirements`: the text of requirements.txt. `rules`: the document
-    that TOOLKIT_RULES names, if the code contains it. `syntax_errors`: of the code's Python files, some at most.
-    `options`: what a Python script declares, if it declares any.
-    """
+    """The job with its script's future place in the code folder."""
 
     job: Job
     installing: Phase | None
+    """The phase that would install packages."""
     source: Path
+    """The folder, archive or file that holds the source now."""
     program: str = ""
+    """The program in the first line of a command; "" without one."""
     requirements: str = ""
+    """The text of requirements.txt."""
     rules: bytes | None = None
+    """The document that TOOLKIT_RULES names, if the code contains it."""
     syntax_errors: tuple[syntax.Error, ...] = ()
+    """Errors of the code's Python files: the first hundred at most."""
     options: Declared | None = None
+    """The options that a Python script declares, if it declares any."""
 
     @property
     def kind(self) -> str:
@@ -63,7 +64,7 @@ def find(job: Job, log: Log) -> Code:
             spec = msgspec.structs.replace(job.spec, entry=only_script(folder))
             job = msgspec.structs.replace(job, spec=spec)
         try:
-            with at(job.spec.entry_from):
+            with name_place(job.spec.entry_from):
                 script = _script(job, folder)
             installing = install.phase(msgspec.structs.replace(job, script=script))
         except ToolkitError as error:

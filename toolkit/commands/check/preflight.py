@@ -9,7 +9,7 @@ from toolkit import settings
 from toolkit.commands.check import code as codes
 from toolkit.commands.check import inputs, machine, network, options, programs, sagemaker_training, syntax
 from toolkit.commands.check.result import CheckResult
-from toolkit.errors import ToolkitError, of_path
+from toolkit.errors import ToolkitError, explain_path_error
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan
 from toolkit.log import Log
@@ -95,7 +95,7 @@ def _tried(results: list[CheckResult], name: str, make: Callable[[], T]) -> T | 
     except ToolkitError as error:
         results.append(CheckResult(name=name, status="fail", found=str(error)))
     except OSError as error:  # The base folder, which this user may not read.
-        reported = of_path(error)
+        reported = explain_path_error(error)
         if reported is None:
             raise
         results.append(CheckResult(name=name, status="fail", found=str(reported)))

@@ -55,9 +55,8 @@ def _installer(code: Code) -> tuple[CheckResult, ...]:
     done = phase.skip_if is not None and exists(phase.skip_if, as_absent)
     name = phase.main.name
     finding = f"{name} {packages} was run before in this container" if done else f"{name} {packages} runs first"
-    if "-m" not in phase.main.argv:
-        whose = "uv" if name == "uv" else "the pip that it brings for ensurepip"
-        finding += f"; {code.job.interpreter} has no pip of its own, {whose} installs"
+    if phase.choice:
+        finding += f"; {phase.choice}"
     return (CheckResult(name="install", status="ok", found=finding),)
 
 

@@ -7,7 +7,7 @@ from toolkit import files, folders
 from toolkit.commands.jobs.folders import is_locked
 from toolkit.commands.simulate import earlier
 from toolkit.commands.simulate.stage import RESULTS
-from toolkit.errors import PlatformError, UserError, at, did_you_mean, may_pass
+from toolkit.errors import PlatformError, UserError, did_you_mean, may_pass, name_place
 from toolkit.job.file.job_file import FILE_SYSTEM, MODES, SHARDED, JobFile
 from toolkit.job.strategy import STRATEGIES
 from toolkit.storage.uri import parse
@@ -116,13 +116,13 @@ def _check_script(script: Path, source: Path) -> None:
     if not is_file(script):
         near = "" if is_folder(script) else did_you_mean(script.name, folders.names(script.parent))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
-    with at(str(script)):
+    with name_place(str(script)):
         validate_entry_point(script.relative_to(source).as_posix())
     if script.suffix.lower() == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"
         raise UserError("expected a script, found a notebook", where=str(script), hint=hint)
     if script.suffix not in (".py", ".sh"):
-        with at(str(script)):
+        with name_place(str(script)):
             check_says_how(script)
 
 

@@ -89,6 +89,26 @@ def gpu_count() -> int:
     return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
 
 
+def image_with_digest(image: str, user_environ: Mapping[str, str]) -> str:
+    """Return "IMAGE@DIGEST" as the engine knows *image* now; *image* alone if it has to pull it first, or does not
+    answer."""
+    words = ("docker", "image", "inspect", "--format", "{{.Id}}", image)
+    try:
+        answer = subprocess.run(
+            words,
+            env=dict(user_environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return image
+    digest = answer.stdout.strip()
+    return f"{image}@{digest}" if re.fullmatch(r"sha256:[0-9a-f]{64}", digest) and "@" not in image else image
+
+
 class Engine:
     """Makes the job's network before the job and removes everything after it. *user_environ*: the person's
     environment."""

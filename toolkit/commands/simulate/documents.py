@@ -27,6 +27,8 @@ FOREIGN_JOBS = (
     "NODE_RANK",
     "TOOLKIT_JOB",
 )
+# What a host cannot find out by itself.
+PROVENANCE = ("TOOLKIT_IMAGE", "TOOLKIT_SOURCE_COMMIT", "TOOLKIT_TRACKER_RUN")
 FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
@@ -83,6 +85,7 @@ def environment(job_file: JobFile, setup: HostSetup, user_environ: Mapping[str, 
     if "TOOLKIT_LOG_PROGRESS" in user_environ:  # How the console of `toolkit run` shows progress bars.
         inherited["TOOLKIT_LOG_PROGRESS"] = user_environ["TOOLKIT_LOG_PROGRESS"]
     inherited["TOOLKIT_MONITOR"] = user_environ.get("TOOLKIT_MONITOR") or ("off" if job_file.monitor is False else "on")
+    inherited |= {name: user_environ[name] for name in PROVENANCE if user_environ.get(name)}
     inherited.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
     if job_file.processes_per_host:
         inherited["TOOLKIT_PROCESSES_PER_HOST"] = str(job_file.processes_per_host)

@@ -3,9 +3,14 @@
 import os
 import re
 import signal
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import msgspec
+
+from toolkit.commands.report.speed import EPOCHS, STEPS, estimate_epochs_left_s, find_count
 from toolkit.commands.simulate import collect, containers
 from toolkit.commands.simulate.display import marked_block
 from toolkit.commands.simulate.progress import HostProgress
@@ -13,10 +18,13 @@ from toolkit.commands.simulate.report import last_values
 from toolkit.commands.simulate.reserve import is_full
 from toolkit.commands.simulate.stage import StagedHost
 from toolkit.commands.simulate.stream import HostStream
+from toolkit.files import read
 from toolkit.job.base_folders import below
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.tail import SampleReader
+from toolkit.metrics.tail import MetricsTail
+from toolkit.series import findings
+from toolkit.series.step_records import StepTail
 from toolkit.train.supervise.children import send_all, spawn
 from toolkit.train.supervise.kernel import descendants, find_marked, prctl
 from toolkit.train.supervise.liveness import state_of
@@ -43,7 +51,13 @@ class SimulatedHost:
         self._error = ""
         self._followed = False
         self.newest: dict[str, Sample] = {}
-        self._tail = SampleReader(staged.setup.base / "output" / "metrics.jsonl")
+        self._tail = MetricsTail(staged.setup.base / "output" / "metrics.jsonl")
+        monitor = staged.setup.base / "output" / "monitor"
+        self._steps = StepTail(monitor / "steps")
+        self._findings = monitor / findings.NAME
+        self._rules: tuple[str, ...] = ()
+        self._hyperparameters: Mapping[str, Any] | None = None
+        self._first_epoch: Sample | None = None
         self.closes_at_s: float | None = None
         self.has_output = False
         self.stops_at_s: float | None = None
@@ -95,7 +109,11 @@ class SimulatedHost:
 
     def update(self) -> None:
         """Read the newest samples and, once the host has ended, the cause of its failure."""
-        self.newest = last_values(self._tail.new(), self.newest)
+        samples = tuple(self._tail.read_new())
+        self.newest = last_values(samples, self.newest)
+        self._first_epoch = self._first_epoch or next((each for each in samples if each.name == "epoch"), None)
+        self._steps.read_new()
+        self._rules = self._read_rules()
         if self.state in STATES_BEFORE_SCRIPT:
             self.state = self.read_state()
         if self.state.startswith("ended") and not (self._error or self._followed):
@@ -114,7 +132,40 @@ class SimulatedHost:
             error=self._error,
             followed=self._followed,
             bars=self.bars(several=several),
+            steps_per_s=self._steps.measure_speed() if self.state == "running" else None,
+            left_s=self._estimate_left_s() if self.state == "running" else None,
+            findings=self._rules,
         )
+
+    def _read_rules(self) -> tuple[str, ...]:
+        """Return the names of the rules that have found something on this host."""
+        try:
+            return tuple(dict.fromkeys(finding.rule for finding in findings.read(self._findings)))
+        except OSError:
+            return ()  # The report says that the file cannot be read.
+
+    def _estimate_left_s(self) -> float | None:
+        """Return the seconds until the steps, or else the epochs, are done that the hyperparameters ask for; None: it
+        cannot be told."""
+        if self._hyperparameters is None:
+            self._hyperparameters = self._read_hyperparameters()
+        steps = find_count(self._hyperparameters, STEPS)
+        if steps is not None:
+            speed = self._steps.measure_speed()
+            left = steps - self._steps.done
+            return left / speed if speed and self._steps.done and left > 0 else None
+        epochs = find_count(self._hyperparameters, EPOCHS)
+        if epochs is None or self._first_epoch is None:
+            return None
+        return estimate_epochs_left_s(epochs, (self._first_epoch, self.newest["epoch"]), time.time())
+
+    def _read_hyperparameters(self) -> Mapping[str, Any]:
+        path = self.staged.setup.base / "input" / "config" / "hyperparameters.json"
+        try:
+            document = msgspec.json.decode(read(path))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}
 
     def read_state(self) -> str:
         """Return what `train` does: "starting", "installing", "waiting" for other hosts, or "running"."""

@@ -65,6 +65,10 @@ class Lifecycle:
     def over(self) -> bool:
         return not self.running
 
+    def compute_limit_left_s(self, now_s: float) -> float | None:
+        """Return the seconds until max-run ends the job, None if it does not."""
+        return next((after_s - now_s for after_s, reason in self._limits if reason == "max-run"), None)
+
     def request_stop(self, now_s: float) -> list[tuple[Order, str]]:
         """Return the orders for a stop request: stop all hosts, or kill them if the job is already stopping.
 

@@ -47,7 +47,7 @@ def examine(job_file: JobFile, user_environ: Mapping[str, str]) -> None:
         try:
             job_settings = settings.read(environ)
             if not setup.contained:
-                _check(_job(environ, job_settings))
+                _check(_job(job_file, environ, job_settings))
         except ToolkitError as error:
             if folder not in str(error):
                 raise
@@ -55,11 +55,19 @@ def examine(job_file: JobFile, user_environ: Mapping[str, str]) -> None:
             raise _at(error, folder, str(place)) from None
 
 
-def _job(environ: Mapping[str, str], job_settings: settings.Settings) -> Job:
+def _job(job_file: JobFile, environ: Mapping[str, str], job_settings: settings.Settings) -> Job:
     silent = Log()
     silent.say_through(lambda _: None)  # `train` itself will say it.
     machine = Machine(cpus=os.cpu_count() or 1, cpus_total=os.cpu_count() or 1, memory_bytes=1 << 40)
-    job, _ = platforms.read_job(platforms.detect(environ), environ, job_settings, machine, silent, interpreter="python")
+    job, _ = platforms.read_job(
+        platforms.detect(environ),
+        environ,
+        job_settings,
+        machine,
+        silent,
+        interpreter="python",
+        places=job_file.hyperparameter_places,
+    )
     return job
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from toolkit.commands.report.speed import describe_left, format_speed
 from toolkit.commands.simulate.report import last_values, value_text
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
@@ -33,6 +34,9 @@ class HostProgress(Record, frozen=True, kw_only=True):
     error: str = ""  # The cause of its failure, "" if there is none.
     followed: bool = False  # The host ended because another one had failed.
     bars: tuple[str, ...] = ()  # The states of its progress bars.
+    steps_per_s: float | None = None  # The steps of one of its ranks in a second.
+    left_s: float | None = None  # The seconds until it has done the steps or epochs that its hyperparameters ask for.
+    findings: tuple[str, ...] = ()  # The rules that found something, in order of time.
 
 
 class JobProgress(Record, frozen=True, kw_only=True):
@@ -41,6 +45,7 @@ class JobProgress(Record, frozen=True, kw_only=True):
     name: str
     elapsed_s: float
     hosts: tuple[HostProgress, ...]
+    limit_left_s: float | None = None  # The seconds until max-run ends it, None: it has no such limit.
 
 
 def clock(seconds: float) -> str:
@@ -62,7 +67,22 @@ def status_line(progress: JobProgress) -> str:
     samples = sorted((sample for host in hosts for sample in host.samples), key=lambda sample: sample.time_s)
     newest = last_values(samples)
     metrics = " ".join(f"{name}={value_text(sample.value)}" for name, sample in newest.items())
-    return " | ".join(part for part in (clock(progress.elapsed_s), states, metrics) if part)
+    speed = describe_speed(progress)
+    return " | ".join(part for part in (clock(progress.elapsed_s), states, speed, metrics) if part)
+
+
+def describe_speed(progress: JobProgress) -> str:
+    """Return "4.77 steps/s, about 3:20 left, found DataWait": the slowest host's, and what the rules have found."""
+    speeds = [host.steps_per_s for host in progress.hosts if host.steps_per_s]
+    left = [host.left_s for host in progress.hosts if host.left_s is not None]
+    is_running = any(host.state == "running" for host in progress.hosts)
+    rules = dict.fromkeys(rule for host in progress.hosts for rule in host.findings)
+    parts = (
+        format_speed(min(speeds)) if speeds else "",
+        describe_left(max(left, default=None), progress.limit_left_s, clock) if is_running else "",
+        f"found {', '.join(rules)}" if rules else "",
+    )
+    return ", ".join(part for part in parts if part)
 
 
 def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
@@ -94,7 +114,12 @@ def style_of(host: HostProgress) -> Style:
 
 def _title(progress: JobProgress, hosts: Sequence[HostProgress]) -> Row:
     count = f"{GAP}{len(hosts)} hosts: {_counted(hosts)}" if len(hosts) > 1 else ""
-    return ((progress.name, "bold"), (f"{GAP}{clock(progress.elapsed_s)}{count}", ""))
+    speed = describe_speed(progress)
+    return (
+        (progress.name, "bold"),
+        (f"{GAP}{clock(progress.elapsed_s)}{count}", ""),
+        (f"{GAP}{speed}" if speed else "", "cyan"),
+    )
 
 
 def _counted(hosts: Sequence[HostProgress]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import at
+from toolkit.errors import name_place
 from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
 from toolkit.log import Log
@@ -38,7 +38,7 @@ def _fetch_channel(
     from toolkit.storage.uri import parse
 
     into = job_file.run.job_dir / FOLDER / channel.name
-    with at(f"channel {channel.name}"):
+    with name_place(f"channel {channel.name}"):
         uri = parse(channel.uri)
         store = StorageClient(uri, user_environ, timeout_s=TIMEOUT_S)
         if not content:

@@ -18,6 +18,7 @@ from toolkit.commands.simulate import (
     owners,
     preflight,
     remote,
+    request,
     runner,
     stage,
 )
@@ -29,12 +30,13 @@ from toolkit.commands.simulate.reserve import Reserve
 from toolkit.commands.simulate.simulation import Simulation, UserStops
 from toolkit.commands.simulate.spot import JobStarts, outlives
 from toolkit.commands.simulate.stage import StagedHost
-from toolkit.errors import PlatformError, ToolkitError, UserError, of_path
+from toolkit.errors import PlatformError, ToolkitError, UserError, explain_path_error
 from toolkit.job.file.job_file import JobFile
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import REPORT, HostReport, JobReport
 from toolkit.log import Log
 from toolkit.metrics.sample import json_value
+from toolkit.train.provenance.commit import find_commit
 from toolkit.train.supervise.signals import Signals
 
 ENGINES_OWN = (125, 126, 127)  # Exit codes of `docker run` if the container's program was not started.
@@ -78,7 +80,7 @@ def simulate(
         except BaseException as error:
             earlier_results.put_back()
             if isinstance(error, OSError):
-                raise (of_path(error, "the job cannot be prepared there") or error) from None
+                raise (explain_path_error(error, "the job cannot be prepared there") or error) from None
             raise
         with prepared:
             job.run(engine, make_display)
@@ -96,20 +98,27 @@ class _Job:
 
     def __init__(self, job_file: JobFile, user_environ: Mapping[str, str], log: Log, reserve: Reserve) -> None:
         self._reserve = reserve
+        self._user_environ = user_environ = {**_find_provenance(job_file, user_environ), **user_environ}
         self._job_file = remote.fetch_channels(job_file, user_environ, log)
         self._content = stage.submit(self._job_file, log)
         self._staged = opt_ml.give_own_opt_ml(
             job_file, stage.stage_hosts(self._job_file, user_environ, self._content, log), log
         )
-        self._user_environ = user_environ
         self._log = log
         started_s, began_s = time.time(), time.monotonic()
         self._starts = JobStarts(job_file, started_s=started_s, began_s=began_s)
         self._last: Simulation | None = None
         spot = bool(job_file.run.interrupts) or job_file.run.max_wait_s is not None
         begun = moment(started_s)
-        self._begun = JobReport(name=job_file.name, status="InProgress", start_time=begun, managed_spot=spot)
+        self._begun = JobReport(
+            name=job_file.name,
+            status="InProgress",
+            start_time=begun,
+            max_run_seconds=job_file.run.max_run_s,
+            managed_spot=spot,
+        )
         self._write(self._begun)
+        request.write(job_file, self._user_environ)
         self._record(started_s)
 
     def run(self, engine: containers.Engine | None, make_display: Callable[[], Display]) -> None:
@@ -279,6 +288,20 @@ class _Job:
             artifacts=gathered.artifacts,
             notes=(*gathered.notes, *self._last.lost(), *starts.missed()),
         )
+
+
+def _find_provenance(job_file: JobFile, user_environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that tell the hosts their image, the commit of their source, and the ID of their run in
+    trackers: another for each job, also where a name is used again, and the same for all starts of this one."""
+    image = job_file.run.image if job_file.run.backend == "docker" else None
+    is_named = "name" in job_file.request  # A name that nobody gave has the time in it.
+    own = f"-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}" if is_named else ""
+    variables = {
+        "TOOLKIT_SOURCE_COMMIT": find_commit(job_file.source, dict(user_environ)),
+        "TOOLKIT_IMAGE": "" if image is None else containers.image_with_digest(image, user_environ),
+        "TOOLKIT_TRACKER_RUN": f"{job_file.name}{own}",
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 def _host_reports(

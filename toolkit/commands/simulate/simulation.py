@@ -273,7 +273,11 @@ class Simulation:
         for host in self._hosts.values():
             for stream in host.streams.values():
                 stream.moved = False
-        self._display.progress(JobProgress(name=self.name, elapsed_s=self._passed_s + self._now_s(), hosts=hosts))
+        now_s = self._now_s()
+        limit_left_s = self.lifecycle.compute_limit_left_s(now_s)
+        self._display.progress(
+            JobProgress(name=self.name, elapsed_s=self._passed_s + now_s, hosts=hosts, limit_left_s=limit_left_s)
+        )
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s

@@ -7,6 +7,7 @@ JOBDIR/hosts/algo-N/channels/       what its FastFile channels lead through
 JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
 JOBDIR/channels/NAME/               what a channel has fetched from storage (remote.py)
 JOBDIR/interrupted/N/               an earlier start, which a spot interruption ended (spot.py)
+JOBDIR/request.json                 the job as it was asked for, a job file (request.py)
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
 
@@ -27,9 +28,10 @@ from toolkit.commands.jobs.folders import RUN_MARK
 from toolkit.commands.simulate import containers
 from toolkit.commands.simulate.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.commands.simulate.feed import Feed
+from toolkit.commands.simulate.request import REQUEST
 from toolkit.commands.simulate.reserve import PARTS
 from toolkit.commands.simulate.source import VANISHED, describe, pack
-from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
+from toolkit.errors import ContractError, PlatformError, ToolkitError, explain_path_error
 from toolkit.job.channel import Channel
 from toolkit.job.file.job_file import JobFile
 from toolkit.log import Log
@@ -46,6 +48,7 @@ RESULTS = (
     "output.tar.gz",
     "metrics.jsonl",
     "job.json",
+    REQUEST,
     "console.log",
     "interrupted",
     *PARTS,
@@ -95,7 +98,7 @@ def claim(job_dir: Path) -> int:
         job_dir.mkdir(parents=True, exist_ok=True)
         lock = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise (of_path(error, "the job's folder cannot be made") or error) from None
+        raise (explain_path_error(error, "the job's folder cannot be made") or error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -178,7 +181,7 @@ def stage_hosts(
 
 
 def _unprepared(error: OSError, job_file: JobFile) -> ToolkitError:
-    known_error = of_path(error, "the job cannot be prepared with it")
+    known_error = explain_path_error(error, "the job cannot be prepared with it")
     return known_error or PlatformError(f"cannot prepare the job: {error}", where=str(job_file.run.job_dir))
 
 
@@ -217,8 +220,10 @@ def stage_host(
     environ = environment(job_file, setup, user_environ, region)
     if setup.contained:
         return _contained(job_file, setup, user_environ, environ, mounts, tuple(feeds))
-    interpreter = sys.executable
-    if installs(job_file):
+    interpreter = sys.executable if job_file.run.interpreter is None else str(job_file.run.interpreter)
+    if job_file.run.interpreter is not None:
+        environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
+    elif installs(job_file):
         interpreter = own_interpreter(setup.base.parents[1] / "python")
         environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
     return StagedHost(

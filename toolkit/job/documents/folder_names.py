@@ -2,7 +2,7 @@
 variables, and arguments, so they must not contain paths or options."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from toolkit.errors import ContractError
 from toolkit.patterns import lazy
@@ -53,15 +53,15 @@ def is_folder_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
 
 
-def check_passable(hyperparameters: Mapping[str, object], source: str) -> None:
-    """Raise ContractError for text that neither an argument nor a variable can hold; *source* names its document."""
+def check_passable(hyperparameters: Mapping[str, object], find_place: Callable[[str], str]) -> None:
+    """Raise ContractError for text that neither an argument nor a variable can hold; *find_place* returns the place of
+    a hyperparameter."""
     for name, value in hyperparameters.items():
         text = f"{name}{value}"
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ContractError(
-                f"$.{json.dumps(name)[1:-1]}: expected text that arguments and variables can hold,"
-                " found a NUL or half a surrogate pair in it",
-                where=source,
+                "expected text that arguments and variables can hold, found a NUL or half a surrogate pair in it",
+                where=find_place(name),
             )
 
 

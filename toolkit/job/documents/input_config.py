@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from toolkit import files, folders
-from toolkit.errors import ContractError, of_document
+from toolkit.errors import ContractError, choose_document_error
 from toolkit.job.documents import folder_names
 from toolkit.job.documents.parameters import decode_values
 from toolkit.job.documents.sagemaker_variables import BASE_DIR
@@ -161,7 +161,9 @@ def load(file: Path, *, hint: str = HINT) -> Any:
         raise ContractError("expected a JSON document, found no such file", where=str(file), hint=hint) from None
     except OSError as error:
         reason = f"one that cannot be read ({error.strerror})"
-        raise of_document(error)(f"expected a JSON document, found {reason}", where=str(file), hint=hint) from None
+        raise choose_document_error(error)(
+            f"expected a JSON document, found {reason}", where=str(file), hint=hint
+        ) from None
     except (ValueError, RecursionError) as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
@@ -185,34 +187,34 @@ def _mistake(error: Exception) -> str:
     return f"a whole number of more than {sys.get_int_max_str_digits():,} digits"
 
 
-def typed(value: Any, kind: type[T], file: Path, key: str = "$") -> T:
-    """Return *value*, which stands at the path *key* of *file*, as a *kind*.
+def typed(value: Any, kind: type[T], place: str) -> T:
+    """Return *value*, which stands at *place* ("FILE: $.KEY"), as a *kind*.
 
     Raises:
-        ContractError: it has another type; the message names path, expected and found.
+        ContractError: it has another type; the message names place, expected and found.
     """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         path = path.strip("`").removeprefix("$")
-        raise ContractError(f"{key}{path}: {_expectation(message, _value_at(value, path))}", where=str(file)) from None
+        raise ContractError(_expectation(message, _value_at(value, path)), where=f"{place}{path}") from None
     except UnicodeEncodeError:
-        raise ContractError(f"{key}: expected text, found half of a surrogate pair in a key", where=str(file)) from None
+        raise ContractError("expected text, found half of a surrogate pair in a key", where=place) from None
 
 
 def _object(file: Path) -> dict[str, Any]:
-    return typed(load(file), dict[str, Any], file)
+    return typed(load(file), dict[str, Any], f"{file}: $")
 
 
 def _channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
     for name in raw:
         folder_names.check_folder(name, str(file), "$", "a channel")
-    return {name: typed(channel or {}, ChannelConfig, file, f"$.{name}") for name, channel in raw.items()}
+    return {name: typed(channel or {}, ChannelConfig, f"{file}: $.{name}") for name, channel in raw.items()}
 
 
 def _resources(raw: dict[str, Any], file: Path) -> ResourceConfig:
-    resources = typed(raw, ResourceConfig, file)
+    resources = typed(raw, ResourceConfig, f"{file}: $")
     folder_names.check_hosts(resources.hosts, str(file), "$.hosts")
     for group in resources.instance_groups or ():
         folder_names.check_folder(group.instance_group_name, str(file), "$.instance_groups", "an instance group")
@@ -236,7 +238,7 @@ def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
 
 def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
     try:
-        return typed(load(file) or {}, CheckpointConfig, file) if _exists(file) else CheckpointConfig()
+        return typed(load(file) or {}, CheckpointConfig, f"{file}: $") if _exists(file) else CheckpointConfig()
     except ContractError as error:
         log.warning(f"{error} (continuing with the usual folder for checkpoints)")
         return CheckpointConfig()
@@ -244,7 +246,7 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
 
 def _profiler(file: Path, log: Log) -> ProfilerConfig | None:
     try:
-        return typed(load(file) or {}, ProfilerConfig, file) if _exists(file) else None
+        return typed(load(file) or {}, ProfilerConfig, f"{file}: $") if _exists(file) else None
     except ContractError as error:
         log.warning(f"{error} (continuing without the monitor that it may ask for)")
         return None

@@ -53,14 +53,16 @@ def job_spec(
     environ: Mapping[str, str],
     log: Log,
     *,
+    places: Mapping[str, str],
     entry: str = "",
     entry_from: str = "",
     strategy: Strategy | None = None,
 ) -> JobSpec:
     """Return the job spec of documents and variables. *hyperparameters*: decoded, the platform's own among them.
 
-    *entry*: the script, "" for the hyperparameters' one; *entry_from*: the source that names it. *strategy*: how to
-    start ranks, None for the hyperparameters' flags; the hyperparameters fill in the values that it leaves out.
+    *places*: where hyperparameters stand that are not in hyperparameters.json, for errors. *entry*: the script, "" for
+    the hyperparameters' one; *entry_from*: the source that names it. *strategy*: how to start ranks, None for the
+    hyperparameters' flags; the hyperparameters fill in the values that it leaves out.
 
     Raises:
         ContractError: a value is wrong.
@@ -69,9 +71,9 @@ def job_spec(
     platform = {name: value for name, value in hyperparameters.items() if parameters.is_platforms(name)}
     log.hide(documents.hyperparameters)
     log.hide(hyperparameters)
-    typed = TypedParameters(platform, folders.config / "hyperparameters.json", log)
-    _warn_of_misspelt(platform, log)
-    check_passable(user, str(typed.file))
+    typed = TypedParameters(platform, folders.config / "hyperparameters.json", places, log)
+    _warn_of_misspelt(platform, typed, log)
+    check_passable(user, typed.place)
     documented_name, submitted = typed.text(parameters.JOB_NAME), typed.text(parameters.SUBMITTED)
     name = environ.get(sagemaker_variables.JOB_NAME) or documented_name or ""
     for_tensorflow = model_dir.is_tensorflow_job(user, environ)
@@ -175,7 +177,7 @@ def plugin_of(environ: Mapping[str, str]) -> str | None:
     return None if plugin in REPLACED else plugin
 
 
-def _warn_of_misspelt(platform: Mapping[str, Any], log: Log) -> None:
+def _warn_of_misspelt(platform: Mapping[str, Any], typed: TypedParameters, log: Log) -> None:
     """Warn of parameters of SageMaker's own that are none, but nearly one that says how to start ranks."""
     unknown = platform.keys() - parameters.RESERVED - parameters.KNOWN
     if not unknown:
@@ -185,7 +187,7 @@ def _warn_of_misspelt(platform: Mapping[str, Any], log: Log) -> None:
     for name in sorted(unknown):
         near = get_close_matches(name, parameters.KNOWN, n=1, cutoff=SIMILARITY)
         if near:
-            log.warning(f"hyperparameters.json: $.{name} is ignored: nothing reads it. Did you mean {near[0]}?")
+            log.warning(f"{typed.short_place(name)} is ignored: nothing reads it. Did you mean {near[0]}?")
 
 
 def _framework_params(platform: Mapping[str, Any], user: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
@@ -242,7 +244,7 @@ def _strategy(typed: TypedParameters, chosen: Strategy | None) -> Strategy:
         ignored=chosen.ignored,
         processes_per_host=chosen.processes_per_host or typed.count(parameters.PROCESSES_PER_HOST),
         processes=typed.count(processes),
-        processes_from=f"{typed.file.name}: $.{processes}",
+        processes_from=typed.short_place(processes),
         mpirun_options=chosen.mpirun_options or _mpirun_options(typed, chosen),
         instance_type=chosen.instance_type or typed.as_text(parameters.INSTANCE_TYPE),
     )

@@ -1,6 +1,7 @@
 """The platform's own hyperparameters, with typed access: clients write them in several ways."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,21 @@ WORDS = {
 
 
 class TypedParameters:
-    """The platform's own hyperparameters in *file*, decoded."""
+    """The platform's own hyperparameters, decoded: in *file*, except those whose place *places* gives."""
 
-    def __init__(self, values: dict[str, Any], file: Path, log: Log) -> None:
-        self.file = file
+    def __init__(self, values: dict[str, Any], file: Path, places: Mapping[str, str], log: Log) -> None:
         self._values = values
+        self._file = file
+        self._places = places
         self._log = log
+
+    def place(self, name: str) -> str:
+        """Return the place of the hyperparameter *name*, for errors."""
+        return self._places.get(name) or f"{self._file}: $.{json.dumps(name)[1:-1]}"
+
+    def short_place(self, name: str) -> str:
+        """Return the same without the folder of *file*, for warnings."""
+        return self._places.get(name) or f"{self._file.name}: $.{name}"
 
     def text(self, name: str) -> str | None:
         """Return the text *name*, None without it.
@@ -30,7 +40,7 @@ class TypedParameters:
         Raises:
             ContractError: it is no text.
         """
-        return typed(self._values.get(name), str | None, self.file, f"$.{name}")  # type: ignore[arg-type]
+        return typed(self._values.get(name), str | None, self.place(name))  # type: ignore[arg-type]
 
     def as_text(self, name: str) -> str:
         """Return the value as text, whatever its type; "" without it."""
@@ -38,7 +48,7 @@ class TypedParameters:
         return "" if value is None else str(value)
 
     def names(self, name: str) -> tuple[str, ...]:
-        return typed(self._values[name], tuple[str, ...], self.file, f"$.{name}")
+        return typed(self._values[name], tuple[str, ...], self.place(name))
 
     def count(self, name: str) -> int | None:
         """Return the number *name*, None without it or if it is 0.
@@ -51,8 +61,7 @@ class TypedParameters:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             raise ContractError(
-                f"$.{name}: expected a whole number, 1 to {MOST:,}, found {json.dumps(value)[:40]}",
-                where=str(self.file),
+                f"expected a whole number, 1 to {MOST:,}, found {json.dumps(value)[:40]}", where=self.place(name)
             )
         return value
 
@@ -68,7 +77,7 @@ class TypedParameters:
             value = value["enabled"]  # An entry of the SDK's `distribution`, as it stands there.
         if not (value is None or isinstance(value, bool) or value in (0, 1)):
             self._log.warning(
-                f"{self.file.name}: $.{name}: expected true or false, found {json.dumps(value)[:60]}, which counts as "
+                f"{self.short_place(name)}: expected true or false, found {json.dumps(value)[:60]}, which counts as "
                 f"{'true' if value else 'false'}"
             )
         return bool(value)

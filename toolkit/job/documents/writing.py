@@ -44,7 +44,7 @@ def hyperparameters(file: "JobFile", submitted: Path, region: str) -> dict[str, 
     for name, value in file.hyperparameters.items():
         if name in OPTION_HINTS and value != platform[name]:
             message = f"expected none, as the job itself says this, found {value!r}"
-            raise ContractError(message, where=f"hyperparameter {name}", hint=OPTION_HINTS[name])
+            raise ContractError(message, where=file.hyperparameter_places[name], hint=OPTION_HINTS[name])
     values = {**platform, **distribution_flags(file), **file.hyperparameters}
     return {name: json.dumps(value) for name, value in values.items()}
 

@@ -70,6 +70,8 @@ class LocalRun(Record, frozen=True, kw_only=True):
     """The memory of each container."""
     shm_bytes: int | None = None
     """The size of /dev/shm in each container."""
+    interpreter: Path | None = None
+    """The Python of hosts that are processes, with all that the job needs; None: the one that runs `toolkit run`."""
 
 
 class JobFile(Record, frozen=True, kw_only=True):
@@ -87,6 +89,8 @@ class JobFile(Record, frozen=True, kw_only=True):
     """The names of the groups that take part in the distribution; (): the first."""
     processes_per_host: int | None = None
     hyperparameters: dict[str, Any] = {}
+    hyperparameter_places: dict[str, str] = {}
+    """The place of each hyperparameter, for errors ("job.toml: $.hyperparameter.lr")."""
     channels: tuple[Channel, ...] = ()
     metric_definitions: tuple[tuple[str, str], ...] = ()
     """(name, regular expression) of each; those of presets follow."""
@@ -97,11 +101,13 @@ class JobFile(Record, frozen=True, kw_only=True):
     profiler_rules: Any = None
     """A table or list of rules as diagnosis/configuration.py reads it."""
     monitor: bool | None = None
-    """Whether the job wants the system monitor; None: it does not say."""
+    """True if the job wants the system monitor; None: it does not say."""
     environment: dict[str, str] = {}
     """Variables that override the container's."""
     requirements: Path | None = None
     """The file to install, which may lie outside `source`."""
+    request: dict[str, Any] = {}
+    """The options as they were written, with absolute paths."""
     run: LocalRun
 
     @property
@@ -156,6 +162,7 @@ def check_job_file(
         distribution_groups=distribution_groups,
         processes_per_host=checked.processes_per_host,
         hyperparameters=checked.hyperparameter,
+        hyperparameter_places={name: origin.of_entry("hyperparameter", name) for name in checked.hyperparameter},
         channels=tuple(_channel(name, value, origin) for name, value in checked.channel.items()),
         metric_definitions=_metric_definitions(checked, origin),
         checkpoints=_path(checked.checkpoints),
@@ -166,6 +173,7 @@ def check_job_file(
         monitor=_monitor(checked, origin),
         environment={name: _text(value) for name, value in checked.env.items()},
         requirements=_path(checked.requirements),
+        request=dict(options),
         run=_local_run(checked, groups, _path(checked.job_dir) or folder / "jobs" / name, origin),
     )
 
@@ -280,13 +288,14 @@ def _monitor(options: Options, origin: Origin) -> bool | None:
 
 
 def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
+    place = origin.of_table("channel", name)
     if not _CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
-        raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=origin.of("channel"))
+        raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=place)
     if isinstance(value, ChannelOptions):
         sharded = value.distribution == SHARDED
         access = value.file_system or ""
         channel = Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded, file_system=access)
-        return _placed(channel, value.path, origin)
+        return _placed(channel, value.path, place)
     path, words = value, list[str]()
     while ":" in path and path.rpartition(":")[2] in WORDS:
         path, _, word = path.rpartition(":")
@@ -297,31 +306,31 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
         words = words[1:]
     elif FILE_SYSTEM in words or any(word in ACCESS for word in words):
         expected = "expected PATH:FileSystem or PATH:FileSystem:rw and no mode"
-        raise ContractError(f"{expected}, found {value!r}", where=origin.of("channel"))
+        raise ContractError(f"{expected}, found {value!r}", where=place)
     modes = [mode for word in words for mode in MODES if mode == word]
     if len(modes) > 1:
         raise ContractError(
-            f"expected PATH:MODE with one mode, found {value!r} with {' and '.join(modes)}", where=origin.of("channel")
+            f"expected PATH:MODE with one mode, found {value!r} with {' and '.join(modes)}", where=place
         )
     mode = (*modes, MODES[0])[0]
     access = next((access for access in ACCESS if access in words), ACCESS[0])
     channel = Channel(name=name, folder=Path(), mode=mode, sharded=SHARDED in words, file_system=access)
-    return _placed(channel, path, origin)
+    return _placed(channel, path, place)
 
 
-def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
+def _placed(channel: Channel, path: str, place: str) -> Channel:
     if channel.file_system and (channel.mode != "File" or channel.sharded or is_remote(path)):
         message = f"expected a folder of this machine without a mode or a distribution, found {path!r} with one"
         raise ContractError(
             message if not is_remote(path) else f"expected a folder of this machine, found {path!r}",
-            where=origin.of("channel"),
+            where=place,
             hint="A file system is seen by all hosts as it is.",
         )
     if is_remote(path):
         return msgspec.structs.replace(channel, uri=path)
     if URI.match(path):
         expected = "expected a path of this machine, or a URI that begins with s3://, gs:// or az://"
-        raise ContractError(f"{expected}, found {path!r}", where=origin.of("channel"))
+        raise ContractError(f"{expected}, found {path!r}", where=place)
     return msgspec.structs.replace(channel, folder=Path(path))
 
 

@@ -45,15 +45,25 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class Origin(Record, frozen=True, kw_only=True):
-    """Where options were written, for errors: in the file `where`, except those in `names`, which gives the place of
-    each ({"hosts": "toolkit run: --hosts"})."""
+    """The place of options, for errors: the file `where`, except those in `names`, which gives the place of
+    each ({"hosts": "toolkit run: --hosts"}). An entry of a table is in the file, too, unless `entries` gives its place
+    ({("hyperparameter", "lr"): "TOOLKIT_HYPERPARAMETERS: $.lr"})."""
 
     where: str
     names: dict[str, str] = {}
+    entries: dict[tuple[str, str], str] = {}
 
     def of(self, option: str) -> str:
         """Return the place of *option*: "toolkit run: --hosts", "job.toml: $.hosts"."""
         return self.names.get(option) or f"{self.where}: $.{option}"
+
+    def of_table(self, option: str, name: str) -> str:
+        """Return the place of the table *option* that has the entry *name*."""
+        return self.of(option) if (option, name) in self.entries else f"{self.where}: $.{option}"
+
+    def of_entry(self, option: str, name: str) -> str:
+        """Return the place of the entry *name* of the table *option*: "job.toml: $.hyperparameter.lr"."""
+        return self.entries.get((option, name)) or f"{self.where}: $.{option}.{escaped(name)}"
 
 
 class ChannelOptions(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -105,7 +115,7 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     rules: str | None = None
     """The document of log rules."""
     monitor: bool | None = None
-    """Whether the system monitor runs."""
+    """True if the system monitor runs."""
     disable_profiler: bool | None = None
     """The opposite of `monitor`, as in SageMaker's API."""
     checkpoints: str | None = None
@@ -123,7 +133,7 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     max_wait: str | float | None = None
     """The limit of training and of waiting together."""
     backend: Backend | None = None
-    """What a simulated host is."""
+    """The kind of the simulated hosts."""
     image: str | None = None
     """The container image of the hosts."""
     memory: str | int | None = None
@@ -184,6 +194,20 @@ def from_file(text: str, path: Path) -> dict[str, Any]:
     return _rooted(options, path.parent, origin)
 
 
+def escaped(name: str) -> str:
+    """Return *name* as JSON writes it, without its quotes, for messages."""
+    return json.dumps(name)[1:-1]
+
+
+def entry_places(options: Mapping[str, Any], form: str) -> dict[tuple[str, str], str]:
+    """Return the place of each entry of the tables in *options*. *form*: the place, with {option} and {name} in it."""
+    return {
+        (option, name): form.format(option=option, name=escaped(name))
+        for option in TABLE_OPTIONS
+        for name in options.get(option, ())
+    }
+
+
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of both sources; *second* wins option by option, within a table name by name."""
     options = {**first, **second}
@@ -209,13 +233,13 @@ def check_options(options: Mapping[str, Any], origin: Origin) -> Options:
     for option, value in options.items():
         parts = value.items() if isinstance(value, dict) and option in TABLE_OPTIONS else ()
         for name, part in parts:
-            _check_option(option, {str(name): part}, origin, name=str(name))
-        _check_option(option, value, origin)
+            _check_option(option, {str(name): part}, origin.of_table(option, str(name)), name=str(name))
+        _check_option(option, value, origin.of(option))
     return convert(dict(options), Options, origin.where)
 
 
-def _check_option(option: str, value: Any, origin: Origin, name: str = "") -> None:
-    """Check the type of *value*, of which *name* is the only key, if it is given."""
+def _check_option(option: str, value: Any, place: str, name: str = "") -> None:
+    """Check the type of *value*, which stands at *place* and of which *name* is the only key, if it is given."""
     try:
         convert({option: value}, Options, "")
     except ContractError as error:
@@ -234,7 +258,7 @@ def _check_option(option: str, value: Any, origin: Origin, name: str = "") -> No
         elif kinds := re.match("expected (.+), got (.+)", message):
             expected = " or ".join(KINDS[kind] for kind in kinds[1].split(" | ") if kind in KINDS)
             message = f"expected {expected}, found {KINDS.get(kinds[2], kinds[2])}"
-        raise ContractError(message, where=origin.of(option) + inside, hint=hint) from None
+        raise ContractError(message, where=place + inside, hint=hint) from None
 
 
 def _at(value: Any, path: str) -> Any:
@@ -270,9 +294,9 @@ def _rooted(options: dict[str, Any], folder: Path, origin: Origin) -> dict[str, 
 def _rooted_channel(value: Any, folder: Path, source: str) -> Any:
     if isinstance(value, str):
         return _absolute(value, folder, source)
-    if isinstance(value, dict) and isinstance(value.get("path"), str):
-        return {**value, "path": _absolute(value["path"], folder, source)}
-    return value
+    # A job file's table, of which check_options has seen that it has a path; an argument is
+    # text.
+    return {**value, "path": _absolute(value["path"], folder, source)}
 
 
 def _absolute(path: str, folder: Path, source: str) -> str:

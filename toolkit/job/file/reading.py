@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import files, folders
-from toolkit.errors import ContractError, did_you_mean, of_document
+from toolkit.errors import ContractError, choose_document_error, did_you_mean
 from toolkit.job.file.options import from_file
 from toolkit.job.file.text_formats import is_job_file
 
@@ -29,7 +29,7 @@ def read(path: Path, hint: str) -> dict[str, Any]:
     except OSError as error:
         reason = f"one that cannot be read ({error.strerror})"
         hint = "Correct the path, or its owner and permissions."
-        raise of_document(error)(f"expected a job file, found {reason}", where=str(path), hint=hint) from None
+        raise choose_document_error(error)(f"expected a job file, found {reason}", where=str(path), hint=hint) from None
     except UnicodeDecodeError as error:
         reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start})"
         raise ContractError(f"expected a job file, found {reason}", where=str(path), hint="Save it as UTF-8.") from None

@@ -88,7 +88,7 @@ def _as_json(value: Any, source: str, above: tuple[int, ...], counter: Iterator[
 
 def _toml(text: str, path: PurePath) -> Any:
     tomllib = _reader("tomllib", "tomli")  # Python 3.10 has no tomllib.
-    if tomllib is None:
+    if tomllib is None:  # pragma: no cover  # Python 3.10 without tomli.
         or_yaml = " or .yaml" if _reader("yaml") else ""
         hint = f"Install it (pip install tomli), or write the same in a .json{or_yaml} file."
         raise ContractError("TOML needs Python 3.11 or the package tomli", where=str(path), hint=hint)

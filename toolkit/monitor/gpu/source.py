@@ -45,7 +45,7 @@ class GpuSource:
         return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else None
 
     def values(self, now_s: float) -> list[float]:
-        """See Source. The last value is how long the driver has not answered, 0 while it does."""
+        """See SampleSource. The last value is how long the driver has not answered, 0 while it does."""
         self.read(now_s)
         if not self.columns and self._child is None:
             return []

@@ -71,7 +71,7 @@ class Cpu:
         self.columns = _columns(self._before)
 
     def values(self, now_s: float) -> list[float]:
-        """See Source."""
+        """See SampleSource."""
         now, earlier = parse(self._file.read()), self._before
         if now is None:
             return [float("nan")] * len(self.columns)

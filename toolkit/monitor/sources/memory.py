@@ -55,7 +55,7 @@ class MemorySource:
         )
 
     def values(self, now_s: float) -> list[float]:
-        """See Source."""
+        """See SampleSource."""
         machine = meminfo(self._meminfo.read())
         total = machine.get(b"MemTotal", 0)
         host_used = total - machine.get(b"MemAvailable", machine.get(b"MemFree", 0))

@@ -37,7 +37,7 @@ class Pressure:
         self.columns = tuple(column(f"pressure/{kind}/{share}_percent", PERCENT) for kind, share in self._kinds)
 
     def values(self, now_s: float) -> list[float]:
-        """See Source."""
+        """See SampleSource."""
         now = {kind: totals(file.read()) for kind, file in self._files.items()}
         return [self._share(kind, share, now[kind].get(share), now_s) for kind, share in self._kinds]
 

@@ -31,7 +31,8 @@ class Quota:
         )
 
     def values(self, now_s: float) -> list[float]:
-        """See Source. The percentage is that of the kernel's periods (100 ms each) in which the limit was reached."""
+        """See SampleSource. The percentage is that of the kernel's periods (100 ms each) in which the limit was
+        reached."""
         if not self.columns:
             return []
         now = self._counts()

@@ -70,7 +70,7 @@ class Traffic:
         return tuple(column(name, BYTES_PER_S) for name in names) if is_measured else ()
 
     def values(self, now_s: float) -> list[float]:
-        """See Source."""
+        """See SampleSource."""
         rates = [rate.per_s(value, now_s) for rate, value in zip(self._rates, self._counts(), strict=False)]
         return [*rates, *[NAN] * (len(self._rates) - len(rates)), self._free_bytes()]
 

@@ -12,8 +12,6 @@ from toolkit.records import Record
 from toolkit.train.artifacts.members import Lost, Member, Origin, merged
 
 if TYPE_CHECKING:
-    import tarfile
-
     from toolkit.train.artifacts.gzip_writer import GzipWriter, Sink
 
 READ_BYTES = 1 << 18
@@ -21,8 +19,6 @@ RECORD_BYTES = 512  # tar's unit: headers and contents are filled up to it (POSI
 END = bytes(2 * RECORD_BYTES)
 ZEROS = bytes(READ_BYTES)
 MOST_FAULTS = 100
-# What the plain header of a member has room for; tarfile puts what is longer into extended records.
-NAME_CHARACTERS, OWNER_CHARACTERS, LARGEST_ID, LARGEST = 99, 32, 8**7 - 1, 8**11 - 1
 
 
 class Packed(Record, frozen=True, kw_only=True):
@@ -95,7 +91,7 @@ def write(
             if member.link is None and not member.is_folder and not headers.is_known(member.status):
                 _write_file(member, headers, packed, faults)
             else:
-                packed.write(headers.written(headers.of(member, member.status)))
+                packed.write(headers.of(member, member.status))
         packed.write(END)
     faults.end()
     return Packed(
@@ -129,20 +125,18 @@ class _Faults:
 
 
 class _Headers:
-    """Makes the headers of one archive. It remembers names of owners, files that have several names, and the headers of
-    records: tarfile would make two headers for each member, as every time has a fraction of a second."""
+    """Makes the headers of one archive. It remembers names of owners, and files that have several names."""
 
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
         self._groups: dict[int, str] = {}
         self._names: dict[tuple[int, int], str] = {}
-        self._of_records: dict[int, bytes] = {}
 
     def is_known(self, status: os.stat_result) -> bool:
         """True if the file of *status* is in the archive already, under another name."""
         return (status.st_dev, status.st_ino) in self._names
 
-    def of(self, member: Member, status: os.stat_result) -> "tarfile.TarInfo":
+    def of(self, member: Member, status: os.stat_result) -> bytes:
         """Return the header of *member*, which has the *status* of its content."""
         import tarfile
 
@@ -160,29 +154,7 @@ class _Headers:
             info.size = status.st_size
             if status.st_nlink > 1 or member.is_linked:
                 self._names[status.st_dev, status.st_ino] = member.name
-        return info
-
-    def written(self, info: "tarfile.TarInfo") -> bytes:
-        """Return the bytes of *info*: those of tarfile, in half of its time."""
-        import tarfile
-
-        if not _is_plain(info):
-            return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-        exact = str(info.mtime)
-        info.mtime = round(info.mtime)
-        return self._time(exact) + info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
-
-    def _time(self, exact: str) -> bytes:
-        """Return the extended header with the time *exact*; it differs from others in length and text alone."""
-        import tarfile
-
-        if len(exact) not in self._of_records:
-            member = tarfile.TarInfo()
-            member.pax_headers = {"mtime": exact}
-            header = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-            self._of_records[len(exact)] = header[:RECORD_BYTES]
-        record = f"{len(exact) + len('12 mtime=') + 1} mtime={exact}\n"
-        return self._of_records[len(exact)] + record.encode().ljust(RECORD_BYTES, b"\0")
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
     def _user(self, uid: int) -> str:
         import pwd
@@ -205,18 +177,6 @@ class _Headers:
         return self._groups[gid]
 
 
-def _is_plain(info: "tarfile.TarInfo") -> bool:
-    """True if only the time of *info* needs an extended record."""
-    names = ((info.name, NAME_CHARACTERS), (info.linkname, NAME_CHARACTERS), (info.uname, OWNER_CHARACTERS))
-    return (
-        all(name.isascii() and len(name) <= most for name, most in (*names, (info.gname, OWNER_CHARACTERS)))
-        and max(info.uid, info.gid) <= LARGEST_ID
-        and info.size <= LARGEST
-        and 0 <= round(info.mtime) <= LARGEST
-        and isinstance(info.mtime, float)
-    )
-
-
 def _write_file(member: Member, headers: _Headers, packed: "GzipWriter", faults: _Faults) -> None:
     """Write header and content of *member*, or nothing if its content cannot be read from the beginning."""
     try:
@@ -237,7 +197,7 @@ def _write_file(member: Member, headers: _Headers, packed: "GzipWriter", faults:
         if block is None:
             faults.leave_out(member.path, "expected a file, folder or link")
             return
-        packed.write(headers.written(headers.of(member, status)))
+        packed.write(headers.of(member, status))
         _write_content(member.path, fd, block, status.st_size, packed, faults)
     finally:
         os.close(fd)

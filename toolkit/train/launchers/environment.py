@@ -28,20 +28,25 @@ def tokens(job: Job) -> tuple[str, ...]:
         UserError: an argument is too long for execve, or holds a NUL.
     """
     style = job.argument_style if job.script is None else job.script.argument_style
-    argv = arguments(job.spec.hyperparameters, style) if job.arguments is None else job.arguments
+    words = (*arguments(job.spec.hyperparameters, style), *job.spec.arguments)
+    argv = words if job.arguments is None else job.arguments
     check(argv)
     return argv
 
 
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     """Return the complete environment of *job*'s script: that of `train`, the contract's variables, and ours."""
-    environ = {**job.environ, **variables(job, arguments), **job.variables}
+    if job.torchrun is None:
+        environ = {**job.environ, **variables(job, arguments), **job.variables}
+    else:  # As torchrun's ranks have it: none of SageMaker's variables, no other PYTHONPATH.
+        environ = {**job.environ, "TOOLKIT_OUTPUT": str(job.folders.output), "TOOLKIT_HOST_NAME": job.cluster.current}
     # With faulthandler, a crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) prints the Python stack.
     added = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     added |= rendezvous(job)
     if job.machine.opal_prefix:
         added["OPAL_PREFIX"] = job.machine.opal_prefix
-    added.update(fabric.variables(job))
+    if job.torchrun is None:
+        added.update(fabric.variables(job))
     for name, value in added.items():
         environ.setdefault(name, value)
     if chooses_port(job):

@@ -32,14 +32,18 @@ def plan(job: Job, run_folder: Path) -> Plan:
     arguments = tokens(job)
     per_host, hosts = job.processes_per_host, job.cluster.size
     environ = environment(job, arguments)
-    environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
-    environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
     if compat.has_release_2(job):  # As the SDK's own driver starts it (torchrun_driver.py of sagemaker-train 1.27.0).
         environ.setdefault("NCCL_PROTO", "simple")
     from_options, ignored = exported(job.strategy.mpirun_options)
     environ |= from_options
+    own_options = {
+        "PET_SHUTDOWN_TIMEOUT": str(int(job.grace_s) + SHUTDOWN_MARGIN_S),
+        "PET_LOG_DIR": str(run_folder / "torchrun"),  # Else it leaves torchelastic_* folders in TMPDIR.
+        **_own_port(job),
+    }
+    launcher_environ = {name: value for name, value in own_options.items() if name not in environ}
     has_rank_shim = job.settings.rank_shim == "on"
     # The shell script that starts the rank shim; the supervisor writes it before torchrun starts.
     wrapper = run_folder / RANK_WRAPPER
@@ -50,14 +54,16 @@ def plan(job: Job, run_folder: Path) -> Plan:
         environ["PYTHON_EXEC"] = str(wrapper)
     main = ProcessSpec(
         name="torchrun",
-        argv=(*_torchrun(job), *script_arguments(job.script, wrapper if has_rank_shim else None), *arguments),
+        argv=(*_torchrun(job), *_script_words(job, wrapper if has_rank_shim else None), *arguments),
         environ=environ,
-        launcher_environ=_own_port(job),
+        launcher_environ=launcher_environ,
         cwd=job.script.folder,
         stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
         starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
         has_rank_shim=has_rank_shim,
         rank_python=rank_python if has_rank_shim else "",
+        own_variables=(*launcher_environ, *_of_line(job, environ)),
+        rank_aliases={} if job.torchrun is None else {"TORCHELASTIC_RESTART_COUNT": "TOOLKIT_RESTART_COUNT"},
     )
     return Plan(
         launcher="torchrun",
@@ -89,7 +95,30 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     address, port = master(job)
     addresses = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
     rendezvous = addresses if job.cluster.size > 1 else ()
-    return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
+    module, options = (
+        ("torch.distributed.run", ()) if job.torchrun is None else (job.torchrun.module, job.torchrun.options)
+    )
+    return (*prefix, job.interpreter, "-m", module, *size, *rendezvous, *options)
+
+
+def _script_words(job: Job, wrapper: Path | None) -> tuple[str, ...]:
+    """Return torchrun's last options and the script."""
+    assert job.script is not None
+    script = job.script
+    if job.torchrun is None:
+        return script_arguments(script, wrapper)
+    if script.kind == "command":  # Any program of PATH.
+        return ("--no-python", "--", *((str(wrapper),) if wrapper else ()), script.entry)
+    return (*(("-m",) if script.kind == "module" else ()), "--", script.entry)
+
+
+def _of_line(job: Job, environ: dict[str, str]) -> tuple[str, ...]:
+    """Return the names of variables that ranks of a command line of torchrun get from *environ*: each attempt has a new
+    torchrun, which counts from 0, and may start no second one."""
+    if job.torchrun is None:
+        return ()
+    environ["TORCHELASTIC_MAX_RESTARTS"] = str(job.torchrun.max_restarts)
+    return ("TORCHELASTIC_MAX_RESTARTS",)
 
 
 def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -116,8 +145,9 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _own_port(job: Job) -> dict[str, str]:
     """Return the variable that gives torchrun its port where the job has one host. Its default, 29500, is the same for
-    every job of the machine. A variable, because the user's own options in variables (PET_*) then still win."""
-    if job.cluster.size > 1 or "PET_MASTER_PORT" in job.environ:
+    every job of the machine. A variable, because the user's own options in variables (PET_*) then still win; not the
+    ranks', in which a torchrun that a rank starts would find this port, which is taken."""
+    if job.cluster.size > 1:
         return {}
     return {"PET_MASTER_PORT": str(master(job)[1])}
 

@@ -40,20 +40,20 @@ class AttemptState:
         # The first rank that ended with 0, where others may wait for all ranks.
         self.rank_done: RankDone | None = None
 
-    def joined(self, host: str) -> None:
+    def note_connection(self, host: str) -> None:
         self.unended.add(host)
         self.unanswered.add(host)
 
-    def no_longer_awaits(self, host: str) -> None:
+    def stop_awaiting(self, host: str) -> None:
         """Note that *host* has ended or vanished."""
         self.unended.discard(host)
         self.unanswered.discard(host)
 
-    def ended(self, host: str, report: EndReport, now_s: float) -> None:
-        self.no_longer_awaits(host)
+    def note_end(self, host: str, report: EndReport, now_s: float) -> None:
+        self.stop_awaiting(host)
         self.ends[host] = report
         self.failures.note_early(report.early)
-        self.hang.moved(now_s)
+        self.hang.restart_count(now_s)
         if self.first_end_s is None:
             self.first_end_s = now_s
 
@@ -72,7 +72,7 @@ class StopSteps:
         self._steps: dict[str, int] = {}
         self.agreed: CommonStep | None = None
 
-    def heard(self, host: str, step: int) -> None:
+    def note_step(self, host: str, step: int) -> None:
         self._steps[host] = step
 
     def agree(self, unended: set[str], stopped_s: float | None, now_s: float) -> CommonStep | None:
@@ -95,7 +95,7 @@ class UnfinishedRanks:
         self._living_ranks: dict[str, int] = {}
         self.due_s: float | None = None
 
-    def heard(self, host: str, living_ranks: int, now_s: float) -> float:
+    def note_rank(self, host: str, living_ranks: int, now_s: float) -> float:
         """Note that a rank of *host* ended so; return when the others have waited too long for the first of these."""
         self._living_ranks[host] = living_ranks
         if self.due_s is None:

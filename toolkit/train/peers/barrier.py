@@ -2,11 +2,19 @@
 
 from toolkit.train.peers.messages import EndReport
 from toolkit.train.peers.protocol import ANSWER_S, TELL_EVERY_S
-from toolkit.train.peers.reports import in_vain, named, of_what, shared_address, two_leaders, with_cause
+from toolkit.train.peers.reports import (
+    describe_needs,
+    describe_two_leaders,
+    name_hosts,
+    report_late,
+    report_shared_address,
+    with_cause,
+)
 
 
 class StartBarrier:
-    """Knows which of *hosts* (the first leads) are ready; *survey*: `surveyed` must come before the ranks start."""
+    """Knows which of *hosts* (the first leads) are ready. *survey*: `take_addresses` must be called before the ranks
+    start."""
 
     def __init__(self, hosts: tuple[str, ...], join_s: float, now_s: float, *, survey: bool) -> None:
         self._hosts = hosts
@@ -30,49 +38,49 @@ class StartBarrier:
         self._ends_s = now_s + self._join_s
         self._next_tell_s = now_s + TELL_EVERY_S
 
-    def placed(self, host: str, space: str, address: str = "") -> None:
+    def note_place(self, host: str, space: str, address: str = "") -> None:
         """Note that *host* is in the network namespace *space*, and has *address*, if that is certain."""
         self._spaces[host] = space
         if address:
             self._seen[host] = frozenset({address})
 
-    def surveyed(self, addresses: dict[str, frozenset[str]], own_addresses: frozenset[str] = frozenset()) -> None:
+    def take_addresses(self, addresses: dict[str, frozenset[str]], own_addresses: frozenset[str] = frozenset()) -> None:
         """Take the addresses of each host, as far as this host's look-up found them; *own_addresses*: those of
         them that are its own."""
         self._surveys = False
         self._addresses = addresses
         self._seen[self._hosts[0]] = own_addresses
 
-    def leads(self, host: str) -> None:
+    def note_rival(self, host: str) -> None:
         """Note that at *host*, which has not joined, a leader of this job answers."""
         self._leaders.add(host)
 
-    def is_ready(self, host: str) -> None:
+    def note_ready(self, host: str) -> None:
         self._ready.add(host)
         self._waits.pop(host, None)
 
-    def waits(self, host: str, needs: str) -> None:
+    def note_needs(self, host: str, needs: str) -> None:
         """Note that *host* is not ready: it waits for *needs*."""
         self._waits[host] = needs
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True once the ranks may start."""
         return not self.opened and not self._surveys and len(self._ready) == len(self._hosts)
 
-    def conflict(self) -> EndReport | None:
+    def find_conflict(self) -> EndReport | None:
         """Return the report of two hosts whose names lead to one of them; None if there are none.
 
         MPI would start the ranks of both on one of them; other launchers would wait for ranks that cannot be reached.
         """
         twins = _twins(self._addresses, self._seen, self._spaces)
-        return shared_address(self._hosts[0], *twins) if twins is not None else None
+        return report_shared_address(self._hosts[0], *twins) if twins is not None else None
 
-    def ended(self, now_s: float) -> bool:
+    def is_timed_out(self, now_s: float) -> bool:
         """True once the time in which every host has to be ready is over."""
         return now_s >= self._ends_s
 
-    def overdue(self, absent: set[str], now_s: float, now_ns: int) -> EndReport | None:
+    def report_overdue(self, absent: set[str], now_s: float, now_ns: int) -> EndReport | None:
         """Return the report of the hosts that are not ready in time; None while they have time. *absent*: the hosts
         that have not joined."""
         missing, busy = self._missing(absent)
@@ -81,22 +89,22 @@ class StartBarrier:
         if now_s < self._ends_s + (ANSWER_S if untold else 0.0):
             return None
         late = [*missing, *busy] or [self._hosts[0]]
-        report = in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
+        report = report_late(late, self._join_s, now_ns, came=not missing, waits=self._waits)
         return with_cause(report, message=report.cause.message + self._of_leaders(missing))
 
-    def reminder(self, absent: set[str], now_s: float) -> str:
+    def take_reminder(self, absent: set[str], now_s: float) -> str:
         """Return, every few seconds, a line with the hosts that the job waits for; otherwise ""."""
         if now_s < self._next_tell_s:
             return ""
         self._next_tell_s = now_s + TELL_EVERY_S
         missing, busy = self._missing(absent)
-        ready = f"{named(busy)} to be ready" + of_what(busy, self._waits)
-        parts = [f"{named(missing)} to join"] * bool(missing) + [ready] * bool(busy)
+        ready = f"{name_hosts(busy)} to be ready" + describe_needs(busy, self._waits)
+        parts = [f"{name_hosts(missing)} to join"] * bool(missing) + [ready] * bool(busy)
         return "waiting for " + " and ".join(parts) + self._of_leaders(missing) if parts else ""
 
     def _of_leaders(self, missing: list[str]) -> str:
         leaders = [host for host in missing if host in self._leaders]
-        return f"; {two_leaders(self._hosts[0], leaders[0])}" if leaders else ""
+        return f"; {describe_two_leaders(self._hosts[0], leaders[0])}" if leaders else ""
 
     def _missing(self, absent: set[str]) -> tuple[list[str], list[str]]:
         """Return (followers that have not joined, followers that have joined and are not ready), in the job's order."""
@@ -105,7 +113,7 @@ class StartBarrier:
         return missing, [host for host in followers if host not in absent and host not in self._ready]
 
     def due_s(self) -> tuple[float, ...]:
-        """Return the times at which the results of `overdue` or `reminder` may change."""
+        """Return the times at which the results of `report_overdue` or `take_reminder` may change."""
         return () if self.opened else (self._ends_s, self._ends_s + ANSWER_S, self._next_tell_s)
 
 

@@ -24,7 +24,7 @@ class LeaderClock:
         self.way_ns = 0
         self.offset_ns = 0
 
-    def heard(self, sent_ns: int, leader_ns: int, now_ns: int) -> None:
+    def note_exchange(self, sent_ns: int, leader_ns: int, now_ns: int) -> None:
         """Take the answer *leader_ns* to a message sent at *sent_ns*; it came at *now_ns* (this host's clock)."""
         way_ns = now_ns - sent_ns
         if way_ns < 0:
@@ -37,7 +37,7 @@ class LeaderClock:
         self.way_ns, self.offset_ns = min(self._best)
 
 
-def on_clock(message: Message, offset_ns: int) -> Message:
+def move_clock(message: Message, offset_ns: int) -> Message:
     """Return *message* with the times in it converted to another host's clock, by adding *offset_ns*."""
     if type(message) not in WITH_TIMES:
         return message

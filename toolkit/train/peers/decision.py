@@ -10,11 +10,11 @@ from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.records import Record
 from toolkit.train.peers.attempt import AttemptState
 from toolkit.train.peers.barrier import StartBarrier
-from toolkit.train.peers.failures import blamed
+from toolkit.train.peers.failures import blame_early_exit
 from toolkit.train.peers.members import Members
 from toolkit.train.peers.messages import EndReport
 from toolkit.train.peers.protocol import ANSWER_S, EARLY_S, HANG_ANSWER_S, RECONNECT_S, RESTART_S, STOPPED_S, Timeouts
-from toolkit.train.peers.reports import named, not_ended, shared, stopped
+from toolkit.train.peers.reports import cut_for_hosts, name_hosts, report_not_ended, report_stopped
 
 # The furthest that a rank can have come.
 FURTHEST = Steps(seen=True, highest=1 << 62)
@@ -71,7 +71,7 @@ class Decider:
         finish_ends_s = self._finish_ends_s(attempt)
         if stop is None and finish_ends_s is not None and now_s >= finish_ends_s:
             missing = [host for host in self._hosts if host in attempt.unended]
-            return FailJob(report=not_ended(missing, self._times.finish_timeout_s))
+            return FailJob(report=report_not_ended(missing, self._times.finish_timeout_s))
         return None
 
     def due_s(self, attempt: AttemptState, stopped_s: float | None) -> Iterator[float]:
@@ -85,9 +85,9 @@ class Decider:
         if finish_ends_s is not None:
             yield finish_ends_s
 
-    def verdict(self, attempt: AttemptState, report: EndReport) -> EndReport:
+    def complete_verdict(self, attempt: AttemptState, report: EndReport) -> EndReport:
         """Return *report* with what all hosts know, in a size for so many hosts."""
-        return shared(attempt.failures.complete(report, self._hosts), len(self._hosts))
+        return cut_for_hosts(attempt.failures.complete_report(report, self._hosts), len(self._hosts))
 
     def _stop_ends_s(self, stopped_s: float) -> float:
         return stopped_s + self._times.grace_s + STOPPED_S
@@ -103,9 +103,9 @@ class Decider:
         since_s = now_s - failing_s
         # A host whose connection is lost may be the cause of all the others' collateral failures.
         late = since_s >= _answer_s(attempt) + (RECONNECT_S if self._members.away else 0.0)
-        reported = attempt.failures.worst
+        reported = attempt.failures.cause_report
         assert reported is not None
-        worst = blamed(reported, attempt.failures.early)
+        worst = blame_early_exit(reported, attempt.failures.early)
         # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
         is_known = not attempt.unanswered and worst.cause.primary and (reported.cause.primary or since_s >= EARLY_S)
         return self._end_or_repeat(attempt, worst, failing_s, stop, now_s) if late or is_known else None
@@ -130,11 +130,11 @@ class Decider:
         if awaited and not refusal:
             if now_s < failing_s + self._times.grace_s + RESTART_S:
                 return AwaitEnds()
-            refusal = f"{named(sorted(attempt.unended.union(self._members.away)))} had not ended"
+            refusal = f"{name_hosts(sorted(attempt.unended.union(self._members.away)))} had not ended"
         return EndJob(report=worst, refusal=refusal) if refusal else self._repeat(attempt, worst, failure)
 
     def _repeat(self, attempt: AttemptState, worst: EndReport, failure: Failure) -> Repeat:
-        worst = self.verdict(attempt, worst)
+        worst = self.complete_verdict(attempt, worst)
         restart = Restart(
             attempt=attempt.number + 1,
             host="" if worst.of_job else worst.host,
@@ -153,7 +153,7 @@ class Decider:
         ends = list(attempt.ends.values())
         if stop is not None:
             late = f"had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"
-            ends += [stopped(host, stop.signal, late) for host in attempt.unended]
+            ends += [report_stopped(host, stop.signal, late) for host in attempt.unended]
         worst = max(ends, key=lambda report: report.exit_code)
         return worst if worst.exit_code else EndReport(host=self._hosts[0], exit_code=0, stopped=stop is not None)
 

@@ -5,14 +5,14 @@ import msgspec
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.stuck import StuckRank, culprits, described
 from toolkit.train.peers.messages import EndReport
-from toolkit.train.peers.reports import HANG, named, vanished, with_cause, worse
+from toolkit.train.peers.reports import HANG, choose_cause, name_hosts, report_vanished, with_cause
 
 
 class FailureReports:
     """The failure reports of one attempt."""
 
     def __init__(self) -> None:
-        self.worst: EndReport | None = None
+        self.cause_report: EndReport | None = None
         # The first rank that ended with 0.
         self.early: EarlyExit | None = None
         self._stuck: dict[str, tuple[StuckRank, ...]] = {}
@@ -29,22 +29,22 @@ class FailureReports:
 
     @property
     def is_hang(self) -> bool:
-        return self.worst is not None and self.worst.cause.kind == HANG
+        return self.cause_report is not None and self.cause_report.cause.kind == HANG
 
-    def take(self, host: str, report: EndReport, *, is_whole: bool) -> None:
+    def take_report(self, host: str, report: EndReport, *, is_whole: bool) -> None:
         """Take the report of a failure from *host* ("": made by the leader). Not *is_whole*: its short form."""
         self.note_early(report.early)
         first = self._first_news.get(host)
-        if is_whole and first is not None and self.worst is first and _is_of_one_end(first, report):
-            self.worst = with_cause(report, failed_ns=first.cause.failed_ns)
+        if is_whole and first is not None and self.cause_report is first and _is_of_one_end(first, report):
+            self.cause_report = with_cause(report, failed_ns=first.cause.failed_ns)
         else:
-            self.worst = worse(self.worst, report)
+            self.cause_report = choose_cause(self.cause_report, report)
         if report.cause.fingerprint:
             self._by_fingerprint[report.host] = report
         if not is_whole:
             self._first_news[host] = report
 
-    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...], exact: bool = True) -> EndReport:
+    def report_vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...], exact: bool = True) -> EndReport:
         """Return the report of *host*, which vanished. If other hosts have vanished before, it is the first one's
         report, which then names them all. If all followers (*of*) have vanished, the leader may be cut off itself.
 
@@ -52,22 +52,22 @@ class FailureReports:
         does not replace a cause that is known.
         """
         self._gone_hosts.append(host)
-        report = vanished(host, how, at_ns)
-        if not exact and self.worst is not None and self.worst.cause.primary and self._gone is None:
+        report = report_vanished(host, how, at_ns)
+        if not exact and self.cause_report is not None and self.cause_report.cause.primary and self._gone is None:
             return with_cause(report, primary=False)
         previous = self._gone
         if previous is None:
             self._gone, self._gone_cause = report, report.cause.message
             return report
-        cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
+        cause = f"{self._gone_cause}\n{name_hosts(self._gone_hosts[1:])} vanished, too"
         if len(of) == len(self._gone_hosts):
             cause += ": perhaps this host, which leads, is the one that is cut off"
         self._gone = with_cause(previous, message=cause, failed_ns=min(previous.cause.failed_ns, at_ns))
-        if self.worst is previous:
-            self.worst = self._gone  # The same report, with all hosts.
+        if self.cause_report is previous:
+            self.cause_report = self._gone  # The same report, with all hosts.
         return self._gone
 
-    def note(self, host: str, report: EndReport) -> None:
+    def take_answer(self, host: str, report: EndReport) -> None:
         """Take from *report* what *host* knows besides its own failure."""
         if report.cause.kind == HANG:
             self._stuck[host] = report.stuck_ranks
@@ -82,7 +82,7 @@ class FailureReports:
     def has_stacks_of(self, host: str) -> bool:
         return host in self._stuck
 
-    def complete(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
+    def complete_report(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
         """Return *report* with what all *hosts* (the first is the leader) know: where the ranks are in a hang, and how
         many more ranks ended with the same traceback."""
         if report.cause.kind == HANG:
@@ -103,14 +103,20 @@ class FailureReports:
         return with_cause(report, identical_failures=more)
 
 
-def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
-    """Return *worst*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that peer."""
-    if worst.cause.primary or not worst.cause.peer_lost or early is None or not early.explains(worst.cause.failed_ns):
-        return worst
+def blame_early_exit(cause_report: EndReport, early: EarlyExit | None) -> EndReport:
+    """Return *cause_report*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that
+    peer."""
+    if (
+        cause_report.cause.primary
+        or not cause_report.cause.peer_lost
+        or early is None
+        or not early.explains(cause_report.cause.failed_ns)
+    ):
+        return cause_report
     return EndReport(
         host=early.host,
-        exit_code=worst.exit_code,
-        cause=early.cause(worst.cause),
+        exit_code=cause_report.exit_code,
+        cause=early.cause(cause_report.cause),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.exit_codes import of_signal, signal_in
+from toolkit.exit_codes import signal_in
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
@@ -18,6 +18,9 @@ from toolkit.job.events import (
     Stop,
     StopStep,
 )
+from toolkit.records import Record
+from toolkit.train.peers.follower_attempt import FollowerAttempt, Outbox
+from toolkit.train.peers.leader_contact import Away, Connected, LeaderContact, NotMet
 from toolkit.train.peers.messages import (
     Attempt,
     Bye,
@@ -26,14 +29,10 @@ from toolkit.train.peers.messages import (
     Failing,
     Go,
     HostEnded,
-    HostOwnWork,
-    Idle,
     Message,
     Notice,
-    NotReady,
     Ping,
     RanksEnded,
-    RankStepTimes,
     Reports,
     TraceRanks,
     Verdict,
@@ -44,8 +43,6 @@ from toolkit.train.peers.protocol import (
     FAREWELL_S,
     LINGER_S,
     RECONNECT_S,
-    REFUSED_S,
-    TELL_EVERY_S,
     Action,
     LogLine,
     Send,
@@ -53,181 +50,116 @@ from toolkit.train.peers.protocol import (
 )
 from toolkit.train.peers.reports import (
     HANG,
-    broken,
-    event_of,
-    light,
-    no_leader,
-    other_key,
-    replaced,
-    silent,
-    vanished,
-    with_cause,
-    worse,
+    choose_cause,
+    describe_silence,
+    make_event,
+    report_lost_while_stopping,
+    report_no_leader,
+    report_other_key,
+    report_replaced,
+    report_vanished,
+    shorten,
 )
+from toolkit.train.peers.tick_timer import TickTimer
 
 REFUSED = "it takes connections but refused this host: TOOLKIT_JOB_SECRET, or the job's documents, differ between hosts"
 SIGTERM = 15
 
 
+class JobStop(Record, frozen=True, kw_only=True):
+    """The stop of the job, of which this host was told or which it told itself."""
+
+    signal: int
+    at_s: float
+
+
 class Follower:
     """Takes messages, connection changes and the time; returns actions. *tried* returns which addresses of the leader
-    were tried, for the log and the cause."""
+    were tried, for the log and the cause. `leader_mark`: of the leader's process that this one has joined.
+
+    leader_contact.py knows whether the leader is met, connected or away, follower_attempt.py what the two hosts have
+    reported of the attempt, and what is to be sent again. The stop machine (train/supervise/stop_machine.py), which is
+    told of the stop by an event, ends this host's processes."""
 
     def __init__(
         self, me: str, leader: str, times: Timeouts, now_s: float, *, tried: Callable[[], str] = lambda: ""
     ) -> None:
         self._me = me
-        self._tried = tried
         self._leader = leader
-        self.leader_mark = ""  # Of the leader's process that this one has joined.
-        self._times = times.among(2)  # The leader's Welcome has the times for the real number of hosts.
-        self._began_s = now_s
-        self._next_tell_s = now_s + TELL_EVERY_S
-        self._ticked_s = now_s
-        self._due_s = now_s
-        self._paused_s = 0.0
-        self._heard_s: float | None = None
-        self._away_s: float | None = None
-        self._knocked_s = 0.0
-        # True once a connection to the leader's address was refused since the leader was lost: nothing listens there.
-        self._deserted = False
-        # What took connections in the leader's place since the leader was last heard; "" if nothing did.
-        self._seen = ""
-        self._unsent: list[Message] = []
-        self._connected = False
-        self._refused_s: float | None = None
-        self._refused_again_s = 0.0
-        # What the job was told, to know what the loss of the leader means. The stop machine
-        # (train/supervise/stop_machine.py), which hears of the stop as an event, ends this host's processes.
-        self._stopped = False
-        self._stopped_s = 0.0
-        self._signal = SIGTERM
+        self._tried = tried
+        self.leader_mark = ""
+        self.contact = LeaderContact(leader, times.among(2), now_s)
+        self._timer = TickTimer(now_s)
+        self._outbox = Outbox()
+        self._attempt = FollowerAttempt(0)
+        self._stop: JobStop | None = None
         self.verdict: EndReport | None = None
-        self._begin(0)
-
-    def _begin(self, number: int) -> None:
-        """Begin attempt *number*. Unsent messages of the one before are dropped, except a stop."""
-        self._attempt = number
-        self._unsent = [message for message in self._unsent if isinstance(message, Stop)]
-        self._ended_s: float | None = None
-        self._started = False
-        self._told_here = False
-        self._launched = False
-        self._own: EndReport | None = None
-        self._heard_of: EndReport | None = None
 
     # --- called by the link
 
-    def joined(self, now_s: float, now_ns: int) -> list[Action]:
+    def on_connect(self, now_s: float, now_ns: int) -> list[Action]:
         """Handle a new connection on which the leader has proved itself. Send again what it may not have received."""
-        self._connected = True
-        self._away_s = None
-        self._seen = ""
-        self._heard_s = now_s
-        first: list[Message] = [Attempt(number=self._attempt)] if self._attempt else []
-        if self._own is not None and self._own.failed:
-            first.append(Failing(report=light(self._own), is_whole=False))
-        return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
+        self.contact.connect(now_s)
+        attempt = self._attempt
+        first: list[Message] = [Attempt(number=attempt.number)] if attempt.number else []
+        if attempt.own_failure is not None and attempt.own_failure.failed:
+            first.append(Failing(report=shorten(attempt.own_failure), is_whole=False))
+        return [self._to_leader(message) for message in (*first, *self._outbox.messages, Ping(sent_ns=now_ns))]
 
-    def meets(self, mark: str) -> bool:
+    def recognize_leader(self, mark: str) -> bool:
         """Return whether *mark* is that of the leader's process that this one has joined, which it is now at the
         latest; False: that one has ended, and another was started in its place."""
         self.leader_mark = self.leader_mark or mark
         return mark == self.leader_mark
 
-    def leader_replaced(self, now_s: float, now_ns: int) -> list[Action]:
+    def on_replaced_leader(self, now_s: float, now_ns: int) -> list[Action]:
         """End the job: the leader's process was started again, and knows nothing of it."""
         if self.verdict is not None:
             return []
-        since_s = now_s if self._away_s is None else self._away_s
-        at_ns = now_ns - int((now_s - since_s) * 1e9) - BREAK_NS
-        return self._end_without_leader(replaced(self._leader, at_ns))
+        state = self.contact.state
+        since_s = state.lost_s if isinstance(state, Away) else now_s
+        return self._end_without_leader(report_replaced(self._leader, _at_ns(since_s, now_s, now_ns) - BREAK_NS))
 
-    def left(self, now_s: float) -> list[Action]:
+    def on_disconnect(self, now_s: float) -> list[Action]:
         """Handle the loss of the connection."""
-        self._connected = False
-        if self._heard_s is not None and self._away_s is None:
-            self._away_s = now_s
-            self._deserted = False
-            self._due_s = min(self._due_s, now_s + RECONNECT_S)
+        if isinstance(self.contact.state, Connected):
+            self.contact.disconnect(now_s)
+            self._timer.bring_forward(now_s + RECONNECT_S)
         return []
 
-    def knocked(self, now_s: float) -> None:
-        """Note that the leader's end took a new connection and closed it: the leader may accept this host again before
-        the heartbeat timeout."""
-        self._knocked_s = now_s
-
-    def saw(self, answerer: str, now_s: float) -> list[Action]:
-        """Note that something else answers at the leader's address: another program, or a proxy that does not reach the
-        leader yet. *answerer*: a clause about it, for the log."""
-        earlier, self._seen = self._seen, answerer
-        if earlier or self._away_s is None:
-            return []
-        left_s = max(self._heard_s or 0.0, self._away_s) + self._times.heartbeat_timeout_s - now_s
-        text = f"link: the connection to host {self._leader}, the leader, broke; {answerer}"
-        return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
-
-    def saw_nobody(self, *, refused: bool) -> None:
-        """Note that nothing takes connections at the leader's address now. The earlier connections were taken by the
-        leader's kernel, which does so for a moment after `train` was killed.
-
-        Not *refused*: no answer came, as on a bad network, or where thousands of hosts reconnect at once and the
-        leader's kernel has no room for more. That is silence, and proves nothing before the heartbeat timeout."""
-        self._seen = ""
-        self._deserted = self._deserted or refused
-
-    def is_quiet(self, now_s: float) -> bool:
-        """True if the answers to two heartbeats are late: the leader has sent nothing for a third of the heartbeat
-        timeout, and for two heartbeats (2.5 s each in a job of 10,000 hosts, in which it may be busy for a moment). On
-        a bad network TCP waits longer before each retransmission; a new connection does not."""
-        times = self._times
-        quiet_s = max(times.heartbeat_timeout_s / 3, 2 * times.heartbeat_s)
-        return self._heard_s is not None and now_s >= self._heard_s + quiet_s
-
-    def refused(self, now_s: float) -> list[Action]:
-        """Note that the leader, which has not accepted this host yet, closed the connection after this host's proof.
-
-        It counts only if it happens twice: a leader that is being stopped closes connections, too.
-        """
-        if self._refused_s is None:
-            self._refused_s = self._refused_again_s = now_s
-            return []
-        first, self._refused_again_s = not self._is_refused, now_s
-        return [LogLine(text=f"link: host {self._leader}, the leader: {REFUSED}")] if first else []
-
-    @property
-    def _is_refused(self) -> bool:
-        return self._refused_s is not None and self._refused_again_s > self._refused_s
+    def on_refusal(self, now_s: float) -> list[Action]:
+        """Note that the leader, which has not accepted this host yet, closed the connection after this host's proof."""
+        state = self.contact.state
+        if isinstance(state, NotMet) and state.note_refusal(now_s):
+            return [LogLine(text=f"link: host {self._leader}, the leader: {REFUSED}")]
+        return []
 
     def tell(self, message: Message, now_s: float) -> list[Action]:
         """Send *message* to the leader, now or when it is connected (again). The leader counts each message once."""
         first: tuple[Message, ...] = ()
-        says: list[Action] = []
+        lines: list[Action] = []
+        attempt = self._attempt
         message = self._in_the_light_of_the_verdict(message)
         if isinstance(message, Stop):
-            self._stopped = True
-            self._stopped_s = self._stopped_s or now_s
-            self._signal = message.signal
+            at_s = now_s if self._stop is None else self._stop.at_s
+            self._stop = JobStop(signal=message.signal, at_s=at_s)
         if isinstance(message, Reports) and message.report is not None and message.report.failed:
-            if self._own is None and message.report.cause.kind != HANG:
-                first = (Failing(report=light(message.report), is_whole=False),)
-            self._own = worse(self._own, message.report)
-            self._told_here = True
+            if attempt.own_failure is None and message.report.cause.kind != HANG:
+                first = (Failing(report=shorten(message.report), is_whole=False),)
+            attempt.take_own_failure(message.report)
+            attempt.failing = True
         if isinstance(message, HostEnded):
-            self._ended_s = now_s
-            self._due_s = now_s
-            says = self._say_that_it_lingers(now_s)
-        if isinstance(message, NotReady):  # Only the last one counts.
-            self._unsent = [unsent for unsent in self._unsent if not isinstance(unsent, NotReady)]
-        if not isinstance(message, Idle | RankStepTimes | HostOwnWork):
-            self._unsent.append(message)
-        if not self._connected:
-            return says
+            attempt.ended_s = now_s
+            self._timer.bring_forward(now_s)
+            lines = self._say_that_it_lingers(now_s)
+        self._outbox.add(message)
+        if not isinstance(self.contact.state, Connected):
+            return lines
         return [self._to_leader(part) for part in (*first, message)]
 
-    def heard(self, message: Message, now_s: float) -> list[Action]:
+    def on_message(self, message: Message, now_s: float) -> list[Action]:
         """Handle a message from the leader."""
-        self._heard_s = now_s
+        self.contact.hear(now_s)
         handle = _HANDLERS.get(type(message))
         if handle is None or (self.verdict is not None and handle is not Follower._on_welcome):
             return []
@@ -236,56 +168,49 @@ class Follower:
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
         """Apply what depends on time, and send the heartbeat. Call it when `due_in_s` is 0: a later call means that
         this process was paused."""
-        self._forgive_own_pause(now_s)
-        self._due_s = now_s + self._times.heartbeat_s
+        contact = self.contact
+        pause_s = self._timer.note_tick(contact.times.heartbeat_s, now_s)
+        if pause_s:
+            contact.forgive_pause(pause_s, now_s)
+        self._timer.due_s = now_s + contact.times.heartbeat_s
         if self.verdict is not None:
             return []
-        if self._heard_s is None:
-            return self._waiting(now_s, now_ns)
-        if self._away_s is not None:
-            within_s = max(RECONNECT_S, self._times.heartbeat_s)  # Longer in a job of thousands of hosts.
-            ends_s = max(self._heard_s + self._times.heartbeat_timeout_s, self._away_s + within_s)
-            if self._deserted:
-                ends_s = min(max(self._away_s, self._knocked_s) + within_s, ends_s)
-            self._due_s = min(self._due_s, ends_s)
-            if now_s < ends_s:
-                return []
-            return self._alone(broken(self._seen), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
-        silent_s = now_s - self._heard_s
-        if silent_s >= self._times.heartbeat_timeout_s:
-            return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9), exact=False)
-        return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
+        match contact.state:
+            case NotMet():
+                return self._wait_for_leader(contact.state, now_s, now_ns)
+            case Connected():
+                return self._send_heartbeat(contact.state, now_s, now_ns)
+            case Away():
+                return self._wait_for_connection(contact.state, now_s, now_ns)
 
     def due_in_s(self, now_s: float) -> float:
         """Return the seconds until `tick` is due."""
-        return max(self._due_s - now_s, 0.0)
+        return self._timer.due_in_s(now_s)
 
     # --- messages
 
     def _on_welcome(self, message: Welcome, _now_s: float) -> list[Action]:
-        self._times = msgspec.structs.replace(
-            self._times, heartbeat_s=message.heartbeat_s, heartbeat_timeout_s=message.heartbeat_timeout_s
+        self.contact.times = msgspec.structs.replace(
+            self.contact.times, heartbeat_s=message.heartbeat_s, heartbeat_timeout_s=message.heartbeat_timeout_s
         )
         return []
 
     def _on_go(self, _message: Go, _now_s: float) -> list[Action]:
-        first, self._started = not self._started, True
-        return [AllReady()] if first else []
+        is_first, self._attempt.started = not self._attempt.started, True
+        return [AllReady()] if is_first else []
 
     def _on_stop(self, message: Stop, now_s: float) -> list[Action]:
-        if self._stopped:
+        if self._stop is not None:
             return []
-        self._stopped = True
-        self._stopped_s = now_s
-        self._signal = message.signal
+        self._stop = JobStop(signal=message.signal, at_s=now_s)
         return [message]
 
     def _on_step(self, message: CommonStep, _now_s: float) -> list[Action]:
         return [StopStep(step=message.step)]
 
     def _on_launch(self, message: Launch, _now_s: float) -> list[Action]:
-        first, self._launched = not self._launched, True
-        return [message] if first else []
+        is_first, self._attempt.launched = not self._attempt.launched, True
+        return [message] if is_first else []
 
     def _pass_on(self, message: HangNoticed | LeaderDone | RankDone | TraceRanks, _now_s: float) -> list[Action]:
         return [message]
@@ -297,17 +222,61 @@ class Follower:
         return [LogLine(text=message.text, warns=True)]
 
     def _on_next_attempt(self, message: NextAttempt, _now_s: float) -> list[Action]:
-        if message.restart.attempt <= self._attempt:
+        if message.restart.attempt <= self._attempt.number:
             return []
-        self._begin(message.restart.attempt)
-        return [self._to_leader(Attempt(number=self._attempt)), message]
+        self._attempt = FollowerAttempt(message.restart.attempt)
+        self._outbox.keep_stop()
+        return [self._to_leader(Attempt(number=self._attempt.number)), message]
 
     def _on_failing(self, message: Failing, _now_s: float) -> list[Action]:
-        self._heard_of = worse(self._heard_of, message.report)
+        self._attempt.take_job_failure(message.report)
         return self._fail_here(message.report)
 
     def _on_verdict(self, message: Verdict, _now_s: float) -> list[Action]:
         return [*self._settle(message.report), self._to_leader(Bye())]
+
+    # --- by the state of the contact
+
+    def _wait_for_leader(self, state: NotMet, now_s: float, now_ns: int) -> list[Action]:
+        """Wait for the leader, which has not been met yet. A host that has ended already waits less long."""
+        attempt = self._attempt
+        if attempt.ended_s is not None:
+            ends_s = self._lingers_until_s(state, attempt.ended_s)
+            if now_s >= ends_s or (state.is_refused_for_good and self._stop is not None):
+                return self._settle(attempt.own_failure or self._outbox.last_report())
+            self._timer.bring_forward(ends_s)
+        if state.is_refused_for_good:
+            lost = report_other_key(self._me, self._leader)
+            return self._settle(choose_cause(attempt.own_failure, lost) or lost)
+        join_s = self.contact.times.join_s
+        self._timer.bring_forward(state.since_s + join_s)
+        if now_s >= state.since_s + join_s and attempt.ended_s is None:
+            hint = f"; {REFUSED}" if state.is_refused else self._describe_tries()
+            lost = report_no_leader(self._leader, join_s, now_ns, hint)
+            return self._settle(choose_cause(attempt.own_failure, lost) or lost)
+        if state.take_line_due(now_s):
+            return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{self._describe_tries()}")]
+        return []
+
+    def _send_heartbeat(self, state: Connected, now_s: float, now_ns: int) -> list[Action]:
+        """Send the heartbeat; end the job if the leader was silent for too long."""
+        silent_s = now_s - state.heard_s
+        if silent_s < self.contact.times.heartbeat_timeout_s:
+            return [self._to_leader(Ping(sent_ns=now_ns))]
+        how = describe_silence(silent_s) + self.contact.describe_pause(self._me)
+        lost = report_vanished(self._leader, how, _at_ns(state.heard_s, now_s, now_ns))
+        return self._end_without_leader(lost, exact=False)
+
+    def _wait_for_connection(self, state: Away, now_s: float, now_ns: int) -> list[Action]:
+        """Wait until the connection is re-established; end the job if that takes too long."""
+        ends_s = state.ends_s(self.contact.times)
+        self._timer.bring_forward(ends_s)
+        if now_s < ends_s:
+            return []
+        how = self.contact.describe_break() + self.contact.describe_pause(self._me)
+        return self._end_without_leader(
+            report_vanished(self._leader, how, _at_ns(state.lost_s, now_s, now_ns) - BREAK_NS)
+        )
 
     # --- internal
 
@@ -323,100 +292,62 @@ class Follower:
     def _to_leader(self, message: Message) -> Send:
         return Send(hosts=(self._leader,), message=message)
 
-    def _waiting(self, now_s: float, now_ns: int) -> list[Action]:
-        """Wait for the leader, which has not been met yet. A host that has ended already waits less long."""
-        is_refused = self._refused_s is not None and self._refused_again_s >= self._refused_s + REFUSED_S
-        if self._ended_s is not None:
-            ends_s = self._lingers_until_s(self._ended_s)
-            if now_s >= ends_s or (is_refused and self._stopped):
-                return self._settle(self._own) if self._own is not None else self._settle(self._last_words())
-            self._due_s = min(self._due_s, ends_s)
-        if is_refused:
-            lost = other_key(self._me, self._leader)
-            return self._settle(worse(self._own, lost) or lost)
-        ends_s = self._began_s + self._times.join_s
-        self._due_s = min(self._due_s, ends_s)
-        if now_s >= ends_s and self._ended_s is None:
-            hint = f"; {REFUSED}" if self._is_refused else self._what_was_tried()
-            lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
-            return self._settle(worse(self._own, lost) or lost)
-        if now_s >= self._next_tell_s:
-            self._next_tell_s = now_s + TELL_EVERY_S
-            return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{self._what_was_tried()}")]
-        return []
-
-    def _what_was_tried(self) -> str:
-        return "".join(f"; {attempt}" for attempt in (self._seen, self._tried()) if attempt)
+    def _describe_tries(self) -> str:
+        return "".join(f"; {attempt}" for attempt in (self.contact.answerer, self._tried()) if attempt)
 
     def _say_that_it_lingers(self, now_s: float) -> list[Action]:
-        if self._heard_s is not None or self.verdict is not None or not (self._own is not None or self._stopped):
+        state = self.contact.state
+        is_expected = self._attempt.own_failure is None and self._stop is None
+        if not isinstance(state, NotMet) or self.verdict is not None or is_expected:
             return []
-        most_s = self._lingers_until_s(now_s) - now_s
-        fate = "was stopped" if self._stopped else "has failed"
+        most_s = self._lingers_until_s(state, now_s) - now_s
+        fate = "was stopped" if self._stop is not None else "has failed"
         text = f"waiting up to {most_s:.0f} s for host {self._leader}, the leader, to say that this host {fate}"
         return [LogLine(text=text)]
 
-    def _lingers_until_s(self, ended_s: float) -> float:
+    def _lingers_until_s(self, state: NotMet, ended_s: float) -> float:
         """Return until when this host, which ended before it met the leader, stays to tell it: the others would wait
         for this host for the whole of TOOLKIT_JOIN_S."""
-        if self._own is None and not self._stopped:
+        if self._attempt.own_failure is None and self._stop is None:
             return ended_s + FAREWELL_S
-        ends_s = min(ended_s + LINGER_S, self._began_s + self._times.join_s)
-        if self._stopped:  # The platform kills what is there after the grace.
-            ends_s = min(ends_s, self._stopped_s + self._times.grace_s)
+        times = self.contact.times
+        ends_s = min(ended_s + LINGER_S, state.since_s + times.join_s)
+        if self._stop is not None:  # The platform kills what is there after the grace.
+            ends_s = min(ends_s, self._stop.at_s + times.grace_s)
         return max(ends_s, ended_s + FAREWELL_S)
 
-    def _last_words(self) -> EndReport:
-        return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))
-
-    def _alone(self, how: str, at_ns: int, *, exact: bool = True) -> list[Action]:
-        """End the job without the leader, which is gone: the verdict is the worst report known here, or that loss.
-
-        Not *exact*: only the time at which the leader was last heard is known. A cause known here then stays the
-        cause: the network may have been too bad to transmit it.
-        """
-        if self._paused_s > RECONNECT_S:
-            how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
-        return self._end_without_leader(vanished(self._leader, how, at_ns), exact=exact)
-
     def _end_without_leader(self, lost: EndReport, *, exact: bool = True) -> list[Action]:
-        known_cause = worse(self._heard_of, self._own)
-        is_cause = known_cause is not None and known_cause.cause.primary and not exact
-        cause = (known_cause if is_cause else worse(known_cause, lost)) or lost
-        if not self._stopped:
+        """End the job without the leader, which is gone: *lost*. See `FollowerAttempt.cause_without_leader`."""
+        cause = self._attempt.cause_without_leader(lost, exact=exact)
+        if self._stop is None:
             # A leader that was only paused is told, even if this host had ended well before: else it alone succeeds.
-            tells = [self._to_leader(Failing(report=light(cause)))] if self._connected else []
-            return [*tells, *self._settle(cause)]
-        ranks_ended = AllRanksEnded()  # As far as this host can know.
-        left_first = self._away_s is not None and self._away_s < self._stopped_s
-        if self._heard_of is None and self._own is None and not left_first:
+            is_connected = isinstance(self.contact.state, Connected)
+            messages = [self._to_leader(Failing(report=shorten(cause)))] if is_connected else []
+            return [*messages, *self._settle(cause)]
+        if self._attempt.known_cause is None and not self.contact.lost_before(self._stop.at_s):
             # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
-            text = lost.cause.message.replace(" vanished: ", " vanished while the job was stopping: ", 1)
-            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", message=text)
-            stopped = msgspec.structs.replace(stopped, exit_code=of_signal(self._signal), stopped=True)
-            return [*self._settle(stopped), ranks_ended]
-        return [*self._settle(cause), ranks_ended]
+            cause = report_lost_while_stopping(lost, self._stop.signal)
+        return [*self._settle(cause), AllRanksEnded()]  # No rank lives, as far as this host can know.
 
     def _fail_here(self, report: EndReport) -> list[Action]:
-        if self._told_here:
+        """Return the event that ends this host's ranks because of *report*, unless they end because of a failure
+        already."""
+        if self._attempt.failing:
             return []
-        self._told_here = True
-        return [event_of(report)]
+        self._attempt.failing = True
+        return [make_event(report)]
 
     def _settle(self, report: EndReport) -> list[Action]:
         self.verdict = report
         actions: list[Action] = self._fail_here(report) if report.failed else []
-        if report.stopped and report.exit_code and not self._stopped:
+        if report.stopped and report.exit_code and self._stop is None:
             actions.append(Stop(host=report.host, signal=max(signal_in(report.exit_code), 0) or SIGTERM))
         return [*actions, JobEnded()]
 
-    def _forgive_own_pause(self, now_s: float) -> None:
-        pause_s = now_s - self._due_s
-        if self._due_s > self._ticked_s and pause_s > self._times.heartbeat_s:
-            self._paused_s = max(self._paused_s, pause_s)
-            self._heard_s = None if self._heard_s is None else min(self._heard_s + pause_s, now_s)
-            self._away_s = None if self._away_s is None else min(self._away_s + pause_s, now_s)
-        self._ticked_s = now_s
+
+def _at_ns(at_s: float, now_s: float, now_ns: int) -> int:
+    """Return *at_s* on the clock of *now_ns*."""
+    return now_ns - int((now_s - at_s) * 1e9)
 
 
 _Handle = Callable[[Follower, Any, float], list[Action]]

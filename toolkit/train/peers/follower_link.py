@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from toolkit.job.events import Stop
 from toolkit.train.peers import sameness
-from toolkit.train.peers.clock import LeaderClock, on_clock
+from toolkit.train.peers.clock import LeaderClock, move_clock
 from toolkit.train.peers.follower import Follower
 from toolkit.train.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, REFUSAL, FrameRefusedError, Seal, encode
 from toolkit.train.peers.link_end import MARK_BYTES, READ, WRITE, Connection, LinkEnd, near_end, prepare
@@ -47,7 +47,7 @@ class FollowerLink(LinkEnd):
         self._tag, self._facts = tag, dict(facts or {})
         now_s = time.monotonic()
         self._route = Route(address[0], (address[1], *others), now_s)
-        self.protocol = Follower(me, leader, times, now_s, tried=self._route.tried)
+        self.protocol = Follower(me, leader, times, now_s, tried=self._route.describe_tries)
         self._mark = os.urandom(MARK_BYTES).hex()
         self.clock = LeaderClock()
         self._hello_ns = 0
@@ -75,7 +75,7 @@ class FollowerLink(LinkEnd):
             self._poll.unregister(fd)
             now_s = time.monotonic()
             self._looks_up = False
-            is_known = self._route.resolved(now_s)
+            is_known = self._route.take_lookup(now_s)
             if self._next_try_s == math.inf:
                 self._next_try_s = now_s if is_known else now_s + UNKNOWN_RETRY_S
             return
@@ -90,11 +90,11 @@ class FollowerLink(LinkEnd):
         now_s = time.monotonic()
         attempt = self._attempt
         if attempt is not None and attempt.taken and self._route.met:
-            self.protocol.knocked(now_s)
+            self.protocol.contact.note_knock(now_s)
         if attempt is not None and now_s > self._attempt_ends_s(attempt):
-            self._route.ended("another program answers" if attempt.taken else "no answer")
+            self._route.note_outcome("another program answers" if attempt.taken else "no answer")
             self.lose(attempt)
-        if self._wants_one(now_s) and now_s >= self._next_try_s:
+        if self._needs_connection(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
         if self.protocol.due_in_s(now_s) <= 0:
             self._do(self.protocol.tick(now_s, time.monotonic_ns()))
@@ -105,7 +105,7 @@ class FollowerLink(LinkEnd):
         due_in_s = self.protocol.due_in_s(now_s)
         if self._attempt is not None:
             return max(min(due_in_s, self._attempt_ends_s(self._attempt) - now_s), 0.0)
-        if self._wants_one(now_s):
+        if self._needs_connection(now_s):
             return max(min(due_in_s, self._next_try_s - now_s), 0.0)
         return due_in_s
 
@@ -115,10 +115,10 @@ class FollowerLink(LinkEnd):
     def _pause_s(self, now_s: float) -> float:
         return self._route.pause_s(now_s, int.from_bytes(os.urandom(2), "big") / 0xFFFF)
 
-    def _wants_one(self, now_s: float) -> bool:
+    def _needs_connection(self, now_s: float) -> bool:
         if self._attempt is not None or self.protocol.verdict is not None:
             return False
-        return self._proved is None or self.protocol.is_quiet(now_s)
+        return self._proved is None or self.protocol.contact.is_quiet(now_s)
 
     def tell(self, message: Message) -> None:
         """Send *message* to the leader. Before a stop, handle what came earlier, the loss of the leader included."""
@@ -131,7 +131,7 @@ class FollowerLink(LinkEnd):
         return self.protocol.verdict
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True once the verdict is known."""
         return self.protocol.verdict is not None
 
@@ -151,24 +151,24 @@ class FollowerLink(LinkEnd):
             return
         message = connection.seal.open(frame)
         now_s, now_ns = time.monotonic(), time.monotonic_ns()
-        if isinstance(message, Welcome) and not self.protocol.meets(message.mark):
+        if isinstance(message, Welcome) and not self.protocol.recognize_leader(message.mark):
             self._attempt = None
             self._forget(connection)
-            self._do(self.protocol.leader_replaced(now_s, now_ns))
+            self._do(self.protocol.on_replaced_leader(now_s, now_ns))
             return
         if isinstance(message, Pong):
-            self.clock.heard(message.sent_ns, message.leader_ns, now_ns)
+            self.clock.note_exchange(message.sent_ns, message.leader_ns, now_ns)
         elif isinstance(message, Welcome):
-            self.clock.heard(self._hello_ns, message.leader_ns, now_ns)
+            self.clock.note_exchange(self._hello_ns, message.leader_ns, now_ns)
         else:
-            message = on_clock(message, -self.clock.offset_ns)
+            message = move_clock(message, -self.clock.offset_ns)
         if connection is self._attempt:
             replaced, self._proved, self._attempt = self._proved, connection, None
             if replaced is not None:
                 self._forget(replaced)
-            self._route.works(self.clock.way_ns / 1e9, now_s)
-            self._do(self.protocol.joined(now_s, now_ns))
-        self._do(self.protocol.heard(message, now_s))
+            self._route.note_success(self.clock.way_ns / 1e9, now_s)
+            self._do(self.protocol.on_connect(now_s, now_ns))
+        self._do(self.protocol.on_message(message, now_s))
         if self.protocol.verdict is not None:
             self.lose(connection)
 
@@ -177,20 +177,20 @@ class FollowerLink(LinkEnd):
         if connection is self._proved:
             self._proved = None
             self._forget(connection)
-            self._route.lost(now_s)
-            self._do(self.protocol.left(now_s))
+            self._route.note_loss(now_s)
+            self._do(self.protocol.on_disconnect(now_s))
         elif connection is self._attempt:
             self._attempt = None
             self._forget(connection)
             self._next_try_s = now_s + self._pause_s(now_s)
             if connection.taken:
-                self._turned_away(now_s, connection)
+                self._on_turned_away(now_s, connection)
             else:
-                self._saw_nobody(refused=connection.refused)
+                self._note_nobody(refused=connection.refused)
 
-    def _saw_nobody(self, *, refused: bool) -> None:
+    def _note_nobody(self, *, refused: bool) -> None:
         if self._route.met:
-            self.protocol.saw_nobody(refused=refused)
+            self.protocol.contact.note_nobody(refused=refused)
 
     def _note_taken(self, connection: Connection) -> None:
         """Note that *connection* was accepted, unless SO_ERROR has an error (connect(2)). A reset also means that it
@@ -198,13 +198,13 @@ class FollowerLink(LinkEnd):
         error = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error not in (0, errno.ECONNRESET):
             connection.refused = error == errno.ECONNREFUSED
-            self._route.ended(outcome(error))
+            self._route.note_outcome(describe_outcome(error))
             return
         connection.taken = True
         if self._route.met:
-            self.protocol.knocked(time.monotonic())
+            self.protocol.contact.note_knock(time.monotonic())
 
-    def _turned_away(self, now_s: float, connection: Connection) -> None:
+    def _on_turned_away(self, now_s: float, connection: Connection) -> None:
         """Handle a connection that was accepted and then closed, or was too slow.
 
         After the leader was met, it is only a bad network."""
@@ -215,16 +215,18 @@ class FollowerLink(LinkEnd):
         else:
             who, way_out = "another program answers", self._route.ways_out
             answerer = f"something takes connections at {last} and does not answer as the leader"
-        self._route.ended("the leader refuses this host" if refused else who)
+        self._route.note_outcome("the leader refuses this host" if refused else who)
         if not refused:
-            self._do(self.protocol.saw(answerer if self._route.met else f"{answerer}; {way_out}", now_s))
+            self._do(
+                self.protocol.contact.note_answerer(answerer if self._route.met else f"{answerer}; {way_out}", now_s)
+            )
         if self._route.met:
-            self.protocol.knocked(now_s)
+            self.protocol.contact.note_knock(now_s)
             return
-        self._route.answered()
+        self._route.note_other_program()
         if refused:
             self._next_try_s = now_s + (self._pause_s(now_s) if self._route.elsewhere else REFUSED_RETRY_S)
-            self._do(self.protocol.refused(now_s))
+            self._do(self.protocol.on_refusal(now_s))
 
     @property
     def _one_name(self) -> str:
@@ -259,7 +261,7 @@ class FollowerLink(LinkEnd):
 
     def _connect(self, now_s: float) -> None:
         self._next_try_s = now_s + self._pause_s(now_s)
-        candidate = self._route.next(now_s)
+        candidate = self._route.choose_address(now_s)
         if self._route.lookup is not None and not self._looks_up:
             self._poll.register(self._route.lookup.fd, READ)
             self._looks_up = True
@@ -270,13 +272,13 @@ class FollowerLink(LinkEnd):
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # For example no IPv6 on this host: try the leader's next address.
-            self._route.ended(outcome(error.errno or 0))
+            self._route.note_outcome(describe_outcome(error.errno or 0))
             return
         sock.setblocking(False)
         prepare(sock)
         if (error_number := sock.connect_ex(address)) not in (0, errno.EINPROGRESS):
-            self._route.ended(outcome(error_number))
-            self._saw_nobody(refused=error_number == errno.ECONNREFUSED)
+            self._route.note_outcome(describe_outcome(error_number))
+            self._note_nobody(refused=error_number == errno.ECONNREFUSED)
             sock.close()
             return
         self._attempt = Connection(sock, now_s)
@@ -292,11 +294,11 @@ class FollowerLink(LinkEnd):
             connection = self._proved
             if connection is None or connection.seal is None:
                 continue
-            message = on_clock(action.message, self.clock.offset_ns)
+            message = move_clock(action.message, self.clock.offset_ns)
             if not self._write(connection, connection.seal.seal(encode(message))):
                 self.lose(connection)
 
 
-def outcome(error: int) -> str:
+def describe_outcome(error: int) -> str:
     """Return, in words, how a try ended that failed with *error*."""
     return "nothing listens there" if error == errno.ECONNREFUSED else os.strerror(error)

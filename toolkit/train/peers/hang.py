@@ -10,11 +10,11 @@ class JobHang:
         self._idle: dict[str, Idle] = {}
         self._moved_s = now_s
 
-    def moved(self, now_s: float) -> None:
+    def restart_count(self, now_s: float) -> None:
         """Restart the count of all hosts: ranks of a host ended, or stacks were written."""
         self._moved_s = now_s
 
-    def heard(self, host: str, message: Idle) -> None:
+    def note_idle(self, host: str, message: Idle) -> None:
         if message.seconds:
             self._idle[host] = message
         else:

@@ -24,8 +24,17 @@ from toolkit.train.peers.frames import (
     encode,
 )
 from toolkit.train.peers.leader import Leader
-from toolkit.train.peers.link_end import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, LinkEnd, far_end, peer, prepare
-from toolkit.train.peers.lookup import Place, numeric, text
+from toolkit.train.peers.link_end import (
+    MARK_BYTES,
+    PROVE_WITHIN_S,
+    READ,
+    Connection,
+    LinkEnd,
+    describe_peer,
+    far_end,
+    prepare,
+)
+from toolkit.train.peers.lookup import Place, format_place, parse_address
 from toolkit.train.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.train.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.train.peers.rivals import EVERY_S, LOOK_S, MOST, Rivals
@@ -70,7 +79,7 @@ class LeaderLink(LinkEnd):
         now_s = time.monotonic()
         mark = os.urandom(MARK_BYTES).hex()
         self.protocol = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places), mark=mark)
-        self.protocol.barrier.placed(hosts[0], own_space())
+        self.protocol.barrier.note_place(hosts[0], own_space())
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
         self._found: dict[str, frozenset[str]] = {}
@@ -105,7 +114,7 @@ class LeaderLink(LinkEnd):
                 self.on_ready(connection, events)
         now_s = time.monotonic()
         for connection in list(self._overdue(now_s)):
-            self._refuse("a connection that proved nothing in time", peer(connection.sock))
+            self._refuse("a connection that proved nothing in time", describe_peer(connection.sock))
             self.lose(connection)
         if self._survey is not None and now_s >= self._survey_ends_s:
             self._end_survey(self._survey)
@@ -125,23 +134,23 @@ class LeaderLink(LinkEnd):
         """Take *message* from this host. Before a stop, handle what came earlier, the loss of a host included."""
         if isinstance(message, Stop):
             self.serve()
-        self._do(self.protocol.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
+        self._do(self.protocol.on_message(self.me, message, time.monotonic(), time.monotonic_ns()))
 
     @property
     def verdict(self) -> EndReport | None:
         return self.protocol.verdict
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True once every follower has taken the verdict or had time to."""
-        return self.protocol.finished(time.monotonic())
+        return self.protocol.is_finished(time.monotonic())
 
     def _end_survey(self, survey: Survey) -> None:
         self._survey = None
         self._poll.unregister(survey.fd)
         survey.close()
         self._found = dict(survey.found)
-        self._do(self.protocol.surveyed(self._found, time.monotonic(), frozenset(survey.own.copy())))
+        self._do(self.protocol.on_survey(self._found, time.monotonic(), frozenset(survey.own.copy())))
 
     def _look_for_rivals(self, now_s: float) -> None:
         """Look whether hosts that have not joined lead, too."""
@@ -160,7 +169,7 @@ class LeaderLink(LinkEnd):
         looks.close()
         for host, (nonce, tag) in looks.greetings.items():
             if len(nonce) == NONCE_BYTES and tag == self._tag and nonce not in self._nonces:
-                self.protocol.barrier.leads(host)
+                self.protocol.barrier.note_rival(host)
 
     def close(self) -> None:
         for thread in (self._survey, self._looks):
@@ -183,7 +192,7 @@ class LeaderLink(LinkEnd):
             message = connection.seal.open(frame)
             if type(message) in NAMES_HOST and not self._is_of_the_job(message):
                 raise FrameRefusedError("a host that is not of this job")
-            self._do(self.protocol.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
+            self._do(self.protocol.on_message(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
 
@@ -203,11 +212,11 @@ class LeaderLink(LinkEnd):
         self._forget(connection)
         if host is not None and self._of.get(host) is connection:
             del self._of[host]
-            self._do(self.protocol.left(host, time.monotonic()))
+            self._do(self.protocol.on_disconnect(host, time.monotonic()))
 
     def _no_longer_unproved(self, connection: Connection) -> None:
         if self._unproved.pop(connection.sock.fileno(), None) is not None:
-            self.protocol.members.knocks_no_more(connection.address, time.monotonic())
+            self.protocol.members.note_knock_end(connection.address, time.monotonic())
 
     def _listen(self) -> None:
         if not self._listens:
@@ -233,8 +242,8 @@ class LeaderLink(LinkEnd):
             sock.setblocking(False)
             prepare(sock)
             connection = Connection(sock, time.monotonic())
-            connection.address = text(address)
-            self.protocol.members.knocks(connection.address, connection.born_s)
+            connection.address = format_place(address)
+            self.protocol.members.note_knock(connection.address, connection.born_s)
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
             self._nonces.append(connection.nonce)
             greeting = connection.nonce + self._tag
@@ -251,7 +260,7 @@ class LeaderLink(LinkEnd):
 
     def _drop_oldest(self, reason: Reason) -> None:
         oldest = next(iter(self._unproved.values()))
-        self._refuse(reason, peer(oldest.sock))
+        self._refuse(reason, describe_peer(oldest.sock))
         self.lose(oldest)
 
     def _prove(self, connection: Connection, frame: bytes) -> None:
@@ -259,11 +268,11 @@ class LeaderLink(LinkEnd):
         try:
             hello = seal.open(frame[NONCE_BYTES:])
         except FrameRefusedError:
-            self._note_claim(frame[NONCE_BYTES + MAC_BYTES :], peer(connection.sock))
+            self._note_claim(frame[NONCE_BYTES + MAC_BYTES :], describe_peer(connection.sock))
             raise
         if not isinstance(hello, Hello):
             raise FrameRefusedError("a host that is not of this job")
-        unlike = sameness.difference(self._facts, hello.facts)
+        unlike = sameness.find_difference(self._facts, hello.facts)
         if unlike:
             messages, actions = self.protocol.refuse_unlike(hello.host, unlike, time.monotonic(), time.monotonic_ns())
             for message in messages:
@@ -273,8 +282,8 @@ class LeaderLink(LinkEnd):
         if hello.host not in self._hosts:
             raise FrameRefusedError("a host that is not of this job")
         if hello.leader_mark not in ("", self.protocol.mark):
-            self._write(connection, seal.seal(encode(self.protocol.welcome(time.monotonic_ns()))))
-            self._do(self.protocol.survivor(hello.host, time.monotonic(), time.monotonic_ns()))
+            self._write(connection, seal.seal(encode(self.protocol.make_welcome(time.monotonic_ns()))))
+            self._do(self.protocol.on_survivor(hello.host, time.monotonic(), time.monotonic_ns()))
             raise FrameRefusedError("a host that had joined an earlier train of the leader")
         if self.protocol.members.knows_other(hello.host, hello.mark):
             for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):
@@ -282,8 +291,8 @@ class LeaderLink(LinkEnd):
             raise FrameRefusedError("a second train of a host that has joined already")
         other_end = far_end(connection.sock)
         address = other_end.partition(" ")[0]
-        self.protocol.barrier.placed(hello.host, hello.space, address if hello.end == other_end else "")
-        self.protocol.members.came(hello.host, address, direct=hello.end in ("", other_end))
+        self.protocol.barrier.note_place(hello.host, hello.space, address if hello.end == other_end else "")
+        self.protocol.members.note_address(hello.host, address, direct=hello.end in ("", other_end))
         is_first = hello.host in self.protocol.members.absent
         replaced = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
@@ -293,9 +302,11 @@ class LeaderLink(LinkEnd):
         if replaced is not None:
             self._open.pop(replaced.sock.fileno(), None)
             self._forget(replaced)
-        self._do(self.protocol.joined(hello.host, time.monotonic(), time.monotonic_ns()))
+        self._do(self.protocol.on_connect(hello.host, time.monotonic(), time.monotonic_ns()))
         if is_first:
-            self._do(self.protocol.unequal_settings(hello.host, sameness.unequal_settings(self._facts, hello.facts)))
+            self._do(
+                self.protocol.warn_of_settings(hello.host, sameness.list_unequal_settings(self._facts, hello.facts))
+            )
 
     def _note_claim(self, claim: bytes, address: str) -> None:
         """Note a proof made with another key, in the name *claim*; it counts if it comes from that host's address."""
@@ -306,7 +317,7 @@ class LeaderLink(LinkEnd):
         if not isinstance(hello, Hello) or hello.tag != self._tag.hex():
             return  # Of another job that shares this one's hosts.
         if hello.host in self._hosts and address in self._found.get(hello.host, ()):
-            self.protocol.members.claimed(hello.host, time.monotonic())
+            self.protocol.members.note_claim(hello.host, time.monotonic())
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -350,7 +361,7 @@ def listen(address: str | None, port: int) -> socket.socket:
     if address is not None:
         if address.lower().rstrip(".") == "localhost":
             address = "127.0.0.1"
-        for family, place in numeric(address, port):
+        for family, place in parse_address(address, port):
             try:
                 return _server(family, place)
             except OSError as error:

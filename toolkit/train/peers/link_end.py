@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from toolkit.train.peers.frames import NONCE_BYTES, FrameRefusedError, Frames, Reason, Seal
-from toolkit.train.peers.lookup import text
+from toolkit.train.peers.lookup import format_place
 from toolkit.train.peers.protocol import Action, LogLine
 
 PROVE_WITHIN_S = 5.0
@@ -146,7 +146,7 @@ class LinkEnd:
                 if not connection.open:
                     return
         except FrameRefusedError as refusal:
-            self._refuse(refusal.reason, peer(connection.sock))
+            self._refuse(refusal.reason, describe_peer(connection.sock))
             self.lose(connection)
             return
         self._watch(connection)
@@ -188,9 +188,9 @@ def prepare(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def peer(sock: socket.socket) -> str:
+def describe_peer(sock: socket.socket) -> str:
     try:
-        return text(sock.getpeername())
+        return format_place(sock.getpeername())
     except OSError:
         return "an address that is gone"
 
@@ -198,7 +198,7 @@ def peer(sock: socket.socket) -> str:
 def near_end(sock: socket.socket) -> str:
     """Return the address and port of this end of *sock*, as "10.0.0.5 port 7776"; "" if it is gone."""
     try:
-        return place(sock.getsockname())
+        return format_address(sock.getsockname())
     except OSError:
         return ""
 
@@ -206,11 +206,11 @@ def near_end(sock: socket.socket) -> str:
 def far_end(sock: socket.socket) -> str:
     """Return the same for the other end."""
     try:
-        return place(sock.getpeername())
+        return format_address(sock.getpeername())
     except OSError:
         return ""
 
 
-def place(address: Any) -> str:
+def format_address(address: Any) -> str:
     """Return a socket's *address*, IPv4 or IPv6, as text. The scope is left out, as it differs between hosts."""
-    return f"{text(address)} port {address[1]}"
+    return f"{format_place(address)} port {address[1]}"

@@ -28,7 +28,7 @@ class Lookup:
 
     def _look(self, host: str, port: int, tells: int) -> None:
         try:
-            self.found = addresses(host, port)
+            self.found = resolve_addresses(host, port)
         except (OSError, UnicodeError):  # UnicodeError: a character without UTF-8.
             self.found = []
         # Write a byte: closing the pipe is not enough, since forks of `train` hold this end open, too.
@@ -37,15 +37,15 @@ class Lookup:
         os.close(tells)
 
 
-def numeric(host: str, port: int) -> list[Address]:
+def parse_address(host: str, port: int) -> list[Address]:
     """Return (*host*, *port*) if *host* is an address, nothing if it is a name. It does not block."""
     try:
-        return addresses(host, port, flags=socket.AI_NUMERICHOST)
+        return resolve_addresses(host, port, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return []
 
 
-def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
+def resolve_addresses(host: str, port: int, flags: int = 0) -> list[Address]:
     """Return the addresses of (*host*, *port*), the preferred one first.
 
     Raises:
@@ -56,7 +56,7 @@ def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
     return [(family, address) for family, _, _, _, address in entries]
 
 
-def text(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return the address in *place*, one of IPv4 as such, and without the scope, which differs between hosts."""
     return str(place[0]).removeprefix("::ffff:").partition("%")[0]
 
@@ -68,6 +68,6 @@ def is_own(address: Address) -> bool:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(place)
-            return bool(sock.getsockname()[0] == place[0]) or text(place).startswith("127.")
+            return bool(sock.getsockname()[0] == place[0]) or format_place(place).startswith("127.")
     except OSError:  # No way there, or no IPv6 here.
         return False

@@ -1,7 +1,7 @@
 """Pure: which followers are connected, which have lost their connection, and which have vanished."""
 
 from toolkit.train.peers.protocol import BREAK_NS, CLAIM_S, FAREWELL_S, LEAST_CLAIMS, RECONNECT_S, RECONNECTS_PER_S
-from toolkit.train.peers.reports import broken, silent
+from toolkit.train.peers.reports import describe_break, describe_silence
 
 
 class Members:
@@ -40,30 +40,30 @@ class Members:
         """True if *host* has joined before as another process."""
         return self._marks.setdefault(host, mark) != mark
 
-    def came(self, host: str, address: str, *, direct: bool) -> None:
+    def note_address(self, host: str, address: str, *, direct: bool) -> None:
         """Note that *host* has connected from *address*. Not *direct*: through a proxy, which may break the connection,
         and accept new ones that do not reach the leader, while both ends live."""
         self._addresses.add(address)
         self._address_of[host] = address
         (self._proxied.discard if direct else self._proxied.add)(host)
 
-    def joined(self, host: str, now_s: float) -> bool:
+    def note_connection(self, host: str, now_s: float) -> bool:
         """Note that *host* has proved itself on a new connection. Return True for its first one."""
         first = host in self.absent
         if first:
             self.absent.discard(host)
             self._claims.pop(host, None)
         self.here.add(host)
-        self._is_back(host)
+        self._note_return(host)
         self._heard_s[host] = now_s
         return first
 
-    def _is_back(self, host: str) -> None:
+    def _note_return(self, host: str) -> None:
         self._away_s.pop(host, None)
         if not self._away_s:
             self._most_away = 0
 
-    def heard(self, host: str, now_s: float) -> None:
+    def note_message(self, host: str, now_s: float) -> None:
         self._heard_s[host] = now_s
         self._confirmed.add(host)
 
@@ -75,7 +75,7 @@ class Members:
         if host not in self._away_s and now_s < self._heard_s[host] + self._heartbeat_timeout_s:
             return False
         self.here.discard(host)
-        self._is_back(host)
+        self._note_return(host)
         self._marks.pop(host, None)
         self.absent.add(host)
         return True
@@ -93,10 +93,10 @@ class Members:
         )
         return min(max(settled_s + FAREWELL_S, *ends), latest_s)
 
-    def said_bye(self, host: str) -> None:
+    def note_bye(self, host: str) -> None:
         self.here.discard(host)
 
-    def left(self, host: str, now_s: float) -> bool:
+    def note_disconnection(self, host: str, now_s: float) -> bool:
         """Note that *host* has lost its connection. Return True if it may reconnect."""
         if host in self.gone:
             self.here.discard(host)
@@ -111,7 +111,7 @@ class Members:
         """The followers that have lost their connection and may reconnect."""
         return tuple(self._away_s)
 
-    def knocks(self, address: str, now_s: float) -> None:
+    def note_knock(self, address: str, now_s: float) -> None:
         """Note a connection from *address*: while these come, or stand without proof, a follower there that is away may
         reconnect within the heartbeat timeout, even if each new connection is cut, too. It costs the same for any
         number of followers."""
@@ -119,7 +119,7 @@ class Members:
         if self._away_s and address in self._addresses:
             self._knocked_s[address] = now_s
 
-    def knocks_no_more(self, address: str, now_s: float) -> None:
+    def note_knock_end(self, address: str, now_s: float) -> None:
         """Note that such a connection has ended, or has proved itself."""
         count = self._knocking.pop(address, 0) - 1
         if count > 0:
@@ -129,36 +129,36 @@ class Members:
 
     def back_by_s(self, host: str) -> float:
         """Return when *host*, which is away, must have reconnected; the leader may need a while for thousands."""
-        left_s = self._away_s[host]
+        lost_s = self._away_s[host]
         within_s = RECONNECT_S + self._most_away / RECONNECTS_PER_S
-        latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + within_s)
+        latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, lost_s + within_s)
         address = self._address_of.get(host, "")
         if host in self._proxied or address in self._knocking:
             return latest_s
-        return min(max(left_s, self._knocked_s.get(address, 0.0)) + within_s, latest_s)
+        return min(max(lost_s, self._knocked_s.get(address, 0.0)) + within_s, latest_s)
 
-    def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int, float | None] | None:
+    def take_loss(self, host: str, now_s: float, now_ns: int) -> tuple[str, int, float | None] | None:
         """Return how *host* was lost, when (ns), and when its connection was lost (s; None: it is still there) if its
         time is over, and count it as gone; else None."""
-        left_s = self._away_s.get(host)
-        if now_s < (self._heard_s[host] + self._heartbeat_timeout_s if left_s is None else self.back_by_s(host)):
+        lost_s = self._away_s.get(host)
+        if now_s < (self._heard_s[host] + self._heartbeat_timeout_s if lost_s is None else self.back_by_s(host)):
             return None
         self.gone.add(host)
         silent_s = now_s - self._heard_s[host]
         at_ns = now_ns - int(silent_s * 1e9)
-        if left_s is None:
-            return silent(silent_s), at_ns, None
-        self._is_back(host)
+        if lost_s is None:
+            return describe_silence(silent_s), at_ns, None
+        self._note_return(host)
         self.here.discard(host)
-        return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS), left_s
+        return describe_break(), max(at_ns, now_ns - int((now_s - lost_s) * 1e9) - BREAK_NS), lost_s
 
-    def claimed(self, host: str, now_s: float) -> None:
+    def note_claim(self, host: str, now_s: float) -> None:
         """Note that the machine with *host*'s address sent a proof made with another key."""
         if host in self.absent:
             first_s, count = self._claims.get(host, (now_s, 0))
             self._claims[host] = (first_s, count + 1)
 
-    def with_other_key(self, now_s: float) -> str | None:
+    def find_other_key(self, now_s: float) -> str | None:
         """Return a follower whose machine has sent proofs made with another key for CLAIM_S, so that no right one will
         come; None if there is none."""
         for host, (first_s, count) in self._claims.items():
@@ -171,7 +171,7 @@ class Members:
         """The followers that have not joined and send no proofs made with another key."""
         return self.absent - self._claims.keys()
 
-    def forgive(self, pause_s: float, now_s: float) -> None:
+    def forgive_pause(self, pause_s: float, now_s: float) -> None:
         """Extend all timeouts: the leader itself was paused for *pause_s*, and could not hear any host in that time."""
         self.paused_s = max(self.paused_s, pause_s)
         self._heard_s = {host: min(heard_s + pause_s, now_s) for host, heard_s in self._heard_s.items()}

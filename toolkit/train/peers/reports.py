@@ -18,7 +18,7 @@ FIRST_NEWS = {"message": 370, "process_end": 100, "advice": 80, "fingerprint": 0
 HANG = "Hang"
 
 
-def vanished(host: str, how: str, at_ns: int) -> EndReport:
+def report_vanished(host: str, how: str, at_ns: int) -> EndReport:
     """Return the report of a host that is gone, made by one that lives."""
     return EndReport(
         host=host,
@@ -33,22 +33,31 @@ def vanished(host: str, how: str, at_ns: int) -> EndReport:
     )
 
 
-def replaced(leader: str, at_ns: int) -> EndReport:
+def report_replaced(leader: str, at_ns: int) -> EndReport:
     """Return the report of a job whose *leader*'s process ended while it ran, and of which another answers now."""
-    return vanished(leader, "its train ended, and another process was started in its place", at_ns)
+    return report_vanished(leader, "its train ended, and another process was started in its place", at_ns)
 
 
-def broken(answerer: str = "") -> str:
+def report_lost_while_stopping(lost: EndReport, signal: int) -> EndReport:
+    """Return the report of a job in which the leader, as *lost* says, vanished after *signal* had stopped the job."""
+    text = lost.cause.message.replace(" vanished: ", " vanished while the job was stopping: ", 1)
+    report = with_cause(lost, primary=False, blame="", kind="Stopped", message=text)
+    return msgspec.structs.replace(report, exit_code=exit_codes.of_signal(signal), stopped=True)
+
+
+def describe_break(answerer: str = "") -> str:
     """Return what a connection that broke means; *answerer*: what took connections in the leader's place since."""
     reason = answerer or "its train was killed, or its machine is gone"
     return f"its connection was lost and not re-established: {reason}"
 
 
-def silent(seconds: float) -> str:
+def describe_silence(seconds: float) -> str:
     return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
 
 
-def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> EndReport:
+def report_late(
+    missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]
+) -> EndReport:
     """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
     by host that is not ready, what it waits for itself."""
     waiting = [host for host in missing if host in waits][:MOST]
@@ -56,7 +65,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
         cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in waiting)
         cause += " (TOOLKIT_JOIN_S)"
     else:
-        cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
+        cause = f"waited {join_s:g} s in vain for {name_hosts(missing)} (TOOLKIT_JOIN_S)"
         cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
     return EndReport(
         host=waiting[0] if came and waiting else missing[0],
@@ -65,20 +74,20 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     )
 
 
-def two_leaders(me: str, other: str) -> str:
+def describe_two_leaders(me: str, other: str) -> str:
     """Return what it means that at host *other*, which should join *me*, a leader of this job answers, too."""
     way_out = "give every host the same list of hosts, in the same order"
     return f"host {other} leads this job, as this host, {me}, does: {way_out}"
 
 
-def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
+def report_no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
     """Return the report of a follower that has not met its leader in time."""
-    report = in_vain([leader], join_s, at_ns, waits={})
+    report = report_late([leader], join_s, at_ns, waits={})
     cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
     return with_cause(report, message=cause)
 
 
-def of_what(hosts: list[str], waits: dict[str, str]) -> str:
+def describe_needs(hosts: list[str], waits: dict[str, str]) -> str:
     """Return what the first of *hosts* that has told waits for, in brackets, "" if none has."""
     waiting = [host for host in hosts if host in waits]
     if not waiting:
@@ -86,20 +95,20 @@ def of_what(hosts: list[str], waits: dict[str, str]) -> str:
     return f" ({'it' if len(hosts) == 1 else f'host {waiting[0]}'} waits for {waits[waiting[0]]})"
 
 
-def other_key(host: str, leader: str = "") -> EndReport:
+def report_other_key(host: str, leader: str = "") -> EndReport:
     """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
     who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
     text = f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's"
-    return _misconfigured(host, text, "Give every host the same secret, job name, hosts and hyperparameters")
+    return _report_misconfigured(host, text, "Give every host the same secret, job name, hosts and hyperparameters")
 
 
-def unlike(host: str, leader: str, difference: str) -> EndReport:
+def report_unlike(host: str, leader: str, difference: str) -> EndReport:
     """Return the report of *host*, which has the job's secret, and differs from the *leader* in *difference*."""
     text = f"host {host} and host {leader}, the leader, are not of one job: {difference}"
-    return _misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
+    return _report_misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
 
 
-def shared_address(me: str, first: str, other: str, addresses: frozenset[str]) -> EndReport:
+def report_shared_address(me: str, first: str, other: str, addresses: frozenset[str]) -> EndReport:
     """Return the report of a job of which two hosts' names have the same *addresses*, seen by *me*."""
     the = f"the address{'' if len(addresses) == 1 else 'es'} {', '.join(sorted(addresses)[:MOST])}"
     text = (
@@ -110,16 +119,16 @@ def shared_address(me: str, first: str, other: str, addresses: frozenset[str]) -
         "Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
         f" TOOLKIT_HOST_ADDRESSES={first}=ADDRESS,{other}=ADDRESS"
     )
-    return _misconfigured(me, text, advice)
+    return _report_misconfigured(me, text, advice)
 
 
-def _misconfigured(host: str, text: str, advice: str) -> EndReport:
+def _report_misconfigured(host: str, text: str, advice: str) -> EndReport:
     """Return the report of a job that its user has to correct, made by *host* or about it."""
     cause = Cause(primary=True, blame="user", kind="ClientError", message=text, advice=advice)
     return EndReport(host=host, exit_code=exit_codes.MISCONFIGURED, cause=cause)
 
 
-def worse(first: EndReport | None, other: EndReport | None) -> EndReport | None:
+def choose_cause(first: EndReport | None, other: EndReport | None) -> EndReport | None:
     """Return which of two is the cause: one of its own before a collateral failure, then the earlier (0, unknown, is
     last)."""
     if first is None or other is None:
@@ -131,7 +140,7 @@ def worse(first: EndReport | None, other: EndReport | None) -> EndReport | None:
     return min(first, other, key=place)
 
 
-def news(report: EndReport) -> str:
+def describe_failure(report: EndReport) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
     cause = report.cause
     if not cause.process:
@@ -142,9 +151,9 @@ def news(report: EndReport) -> str:
     return f"{who} failed: {cause.process_end}" if cause.process_end else f"{who} failed"
 
 
-def event_of(report: EndReport) -> PeerFailed | Hang:
+def make_event(report: EndReport) -> PeerFailed | Hang:
     """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
-    return Hang(seconds=report.idle_s) if report.cause.kind == HANG else PeerFailed(text=news(report))
+    return Hang(seconds=report.idle_s) if report.cause.kind == HANG else PeerFailed(text=describe_failure(report))
 
 
 def with_cause(report: EndReport, **changes: object) -> EndReport:
@@ -152,19 +161,19 @@ def with_cause(report: EndReport, **changes: object) -> EndReport:
     return msgspec.structs.replace(report, cause=msgspec.structs.replace(report.cause, **changes))
 
 
-def named(hosts: list[str]) -> str:
+def name_hosts(hosts: list[str]) -> str:
     """Return "host algo-2" or "hosts algo-2, algo-3 and 5 more"."""
     listed = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
     return f"host {listed}" if len(hosts) == 1 else f"hosts {listed}"
 
 
-def light(report: EndReport) -> EndReport:
+def shorten(report: EndReport) -> EndReport:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
     texts = {name: getattr(report.cause, name)[:most] for name, most in FIRST_NEWS.items()}
     return msgspec.structs.replace(with_cause(report, traceback="", **texts), stuck_ranks=())
 
 
-def shared(report: EndReport, hosts: int) -> EndReport:
+def cut_for_hosts(report: EndReport, hosts: int) -> EndReport:
     """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
     most = max(FAN_OUT // hosts, LEAST_TEXT)
     text, traceback = report.cause.message, report.cause.traceback
@@ -173,7 +182,7 @@ def shared(report: EndReport, hosts: int) -> EndReport:
     return with_cause(report, message=text[:most], traceback=traceback[-most:])
 
 
-def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
+def report_hang(me: str, idle_s: float, now_ns: int) -> EndReport:
     """Return the report of a job of which no rank has moved for *idle_s*."""
     return EndReport(
         host=me,
@@ -189,9 +198,10 @@ def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
     )
 
 
-def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
+def report_not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
     """Return the report of hosts that run on *finish_timeout_s* after the first host ended."""
-    cause = f"{named(missing)} had not ended {finish_timeout_s:g} s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
+    first = f"{finish_timeout_s:g} s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
+    cause = f"{name_hosts(missing)} had not ended {first}"
     return EndReport(
         host=missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
@@ -199,7 +209,7 @@ def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
     )
 
 
-def stopped(host: str, signal: int, fate: str) -> EndReport:
+def report_stopped(host: str, signal: int, fate: str) -> EndReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
     *fate* it did."""
     return EndReport(

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from toolkit.train.peers.frames import HEAD_BYTES, NONCE_BYTES
-from toolkit.train.peers.lookup import addresses
+from toolkit.train.peers.lookup import resolve_addresses
 
 # The first look, or at half of the time in which all have to join; then the time from one to the next.
 LOOK_S = 5.0
@@ -45,7 +45,7 @@ class Rivals:
 
 
 def _greeting(place: str, port: int) -> bytes:
-    for family, address in addresses(place, port)[:MOST_ADDRESSES]:
+    for family, address in resolve_addresses(place, port)[:MOST_ADDRESSES]:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(WITHIN_S)
             sock.connect(address)

@@ -6,8 +6,8 @@ look-ups say, and one that drops packets costs CONNECT_S.
 """
 
 from toolkit.records import Record
-from toolkit.train.peers.link_end import place
-from toolkit.train.peers.lookup import Address, Lookup, Place, numeric
+from toolkit.train.peers.link_end import format_address
+from toolkit.train.peers.lookup import Address, Lookup, Place, parse_address
 
 # Until the leader is met, its name may not resolve yet, or may resolve to an old address.
 RESOLVE_EVERY_S = 5.0
@@ -69,7 +69,7 @@ class Route:
     @property
     def last(self) -> str:
         """The address of the last try, as text."""
-        return "no address" if self._last is None else place(self._last[1])
+        return "no address" if self._last is None else format_address(self._last[1])
 
     @property
     def ways_out(self) -> str:
@@ -83,24 +83,26 @@ class Route:
         """True if the next try is at another port than the leader's first."""
         return bool(self._elsewhere)
 
-    def tried(self) -> str:
+    def describe_tries(self) -> str:
         """Return, for a log or a cause, which addresses of the leader were tried and how that ended; "" if none was."""
         if not self._addresses:
             ends = "has not been answered" if self.lookup is not None else "gave no address"
             return f"the look-up of the name {self._host} {ends}"
         outcomes = [
-            f"{place(address)} ({attempt.outcome})" for address, attempt in self._tries.items() if attempt.outcome
+            f"{format_address(address)} ({attempt.outcome})"
+            for address, attempt in self._tries.items()
+            if attempt.outcome
         ]
         more = f" and {len(outcomes) - MOST} more" if len(outcomes) > MOST else ""
         return f"tried {', '.join(outcomes[:MOST])}{more}" if outcomes else ""
 
-    def next(self, now_s: float) -> Address | None:
+    def choose_address(self, now_s: float) -> Address | None:
         """Return the address to try now, None if none is known yet: the name is being looked up (`lookup`)."""
         if self._met is not None:
             self.within_s, self._restart_s = self._restart_s, min(LONGER * self._restart_s, PROVE_WITHIN_S)
             return self._met
         if self.lookup is None and (not self._addresses or now_s >= self._resolved_s + RESOLVE_EVERY_S):
-            addresses = numeric(self._host, self._ports[0])
+            addresses = parse_address(self._host, self._ports[0])
             self._addresses, self._resolved_s = addresses or self._addresses, now_s
             if not addresses:
                 self.lookup = Lookup(self._host, self._ports[0])
@@ -109,7 +111,7 @@ class Route:
         self._last = self._choose()
         return self._last
 
-    def resolved(self, now_s: float) -> bool:
+    def take_lookup(self, now_s: float) -> bool:
         """Take the result of `lookup`; return False if it found no address."""
         assert self.lookup is not None
         self.lookup.close()
@@ -127,22 +129,22 @@ class Route:
         share = 1 if self._met is not None else min(max(len(self._addresses), 1), TRIES)
         return longest_s * (0.75 + chance / 2) / share
 
-    def ended(self, outcome: str) -> None:
+    def note_outcome(self, outcome: str) -> None:
         """Note how the last try ended. Of a port that is not the first, only a program that answers is of interest."""
         if self._met is None and self._last is not None and (last := self._tries.get(self._last[1])) is not None:
             self._tries[self._last[1]] = AddressTry(number=last.number, count=last.count, outcome=outcome)
 
-    def works(self, way_s: float, now_s: float) -> None:
+    def note_success(self, way_s: float, now_s: float) -> None:
         """Note that the leader has proved itself at the last address; *way_s*: how long an answer takes from there."""
         self._met = self._last if self._met is None else self._met
         self.connect_s = self._restart_s = max(RESTART_S, 4 * way_s)
         self._since_s = now_s
 
-    def lost(self, now_s: float) -> None:
+    def note_loss(self, now_s: float) -> None:
         """Note that the connection to the leader was lost."""
         self._since_s = now_s
 
-    def answered(self) -> None:
+    def note_other_program(self) -> None:
         """Note that something other than the leader answered at the last address. If that was its first port, the
         others are next; if not, they have their turn already."""
         if self._met is None and self._last is not None and self._last[1][1] == self._ports[0]:

@@ -21,7 +21,7 @@ MAY_DIFFER = {
 }
 
 
-def tag(name: str, hosts: tuple[str, ...]) -> bytes:
+def make_tag(name: str, hosts: tuple[str, ...]) -> bytes:
     """Return what tells two jobs apart that share hosts and ports: made of the job's *name*, or of its *hosts* where it
     has none; anybody may see it.
 
@@ -30,7 +30,7 @@ def tag(name: str, hosts: tuple[str, ...]) -> bytes:
     return hashlib.sha256(json.dumps(name or sorted(hosts)).encode()).digest()[:TAG_BYTES]
 
 
-def fact(value: Any) -> str:
+def make_fact(value: Any) -> str:
     """Return *value* as it is if it is a short text or a number, else a digest of it."""
     if isinstance(value, str | int | float) and len(str(value)) <= SHOWN:
         return str(value)
@@ -38,7 +38,7 @@ def fact(value: Any) -> str:
     return f"#{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
 
-def difference(leader: Mapping[str, str], host: Mapping[str, str]) -> str:
+def find_difference(leader: Mapping[str, str], host: Mapping[str, str]) -> str:
     """Return which of the facts of *leader* is another one on *host*, "" if none is: "the list of hosts differs".
 
     A host outside the distribution's instance groups states no distribution: it runs its script alone.
@@ -51,7 +51,7 @@ def difference(leader: Mapping[str, str], host: Mapping[str, str]) -> str:
     return ""
 
 
-def unequal_settings(leader: Mapping[str, str], host: Mapping[str, str]) -> tuple[str, ...]:
+def list_unequal_settings(leader: Mapping[str, str], host: Mapping[str, str]) -> tuple[str, ...]:
     """Return the settings that differ on *host*, each with what that means."""
     return tuple(
         f"{name} differs{_values(leader[name], host.get(name, ''))}; {meaning}"

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 
-from toolkit.train.peers.lookup import addresses, is_own, text
+from toolkit.train.peers.lookup import format_place, is_own, resolve_addresses
 
 
 @functools.cache
@@ -42,9 +42,9 @@ class Survey:
     def _look(self, places: dict[str, str], tells: int) -> None:
         for host, place in places.items():
             with contextlib.suppress(OSError, UnicodeError):
-                host_addresses = addresses(place, 1)
-                self.own.update(text(address[1]) for address in host_addresses if is_own(address))
-                self.found[host] = frozenset(text(address) for _, address in host_addresses)
+                host_addresses = resolve_addresses(place, 1)
+                self.own.update(format_place(address[1]) for address in host_addresses if is_own(address))
+                self.found[host] = frozenset(format_place(address) for _, address in host_addresses)
         with contextlib.suppress(OSError):
             os.write(tells, b"\0")
         os.close(tells)

@@ -1,7 +1,6 @@
 """Makes the Job from the job spec, its place, our settings and this machine, in the same way on every platform."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -10,7 +9,6 @@ from toolkit.job.cluster import Cluster
 from toolkit.job.compilation import Compiler
 from toolkit.job.documents import sagemaker_variables, writing
 from toolkit.job.documents.input_config import load
-from toolkit.job.exports import Exports
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
@@ -21,6 +19,7 @@ from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.settings import Settings
 from toolkit.settings import read as read_settings
+from toolkit.train.platforms import export_targets
 from toolkit.train.platforms.place import ENGINE_STOP_WITHIN_S, Place
 from toolkit.train.platforms.profiler_rules import profiler_rules
 
@@ -77,7 +76,7 @@ def assemble(
         environ={**sagemaker_variables.defaults(strategy, cluster), **spec.defaults, **place.environ, **passed},
         interpreter=interpreter,
         monitor=_monitor(spec, settings),
-        exports=_exports(settings, folders.output),
+        exports=export_targets.read(settings, folders.output),
         compiler=_compiler(spec, settings, folders),
         sidecar="" if settings.kubeflow_progress == "off" else place.sidecar,
         stop_within_s=_stop_within_s(place, settings, machine),
@@ -181,17 +180,6 @@ def _metric_definitions(spec: JobSpec, settings: Settings) -> tuple[tuple[str, s
     from toolkit.metrics import presets
 
     return *definitions, *presets.definitions(settings.metric_presets, "TOOLKIT_METRIC_PRESETS")
-
-
-def _exports(settings: Settings, output: Path) -> Exports:
-    """Return where metrics go; a relative folder of event files is below the output folder."""
-    return Exports(
-        prometheus_port=settings.prometheus_port,
-        prometheus_address=settings.prometheus_address,
-        tensorboard=None if settings.tensorboard is None else output / settings.tensorboard,
-        mlflow_uri=settings.mlflow_tracking_uri or None,
-        mlflow_experiment=settings.mlflow_experiment,
-    )
 
 
 def _compiler(spec: JobSpec, settings: Settings, folders: Folders) -> Compiler | None:

@@ -21,7 +21,7 @@ from toolkit.job.cluster import Group
 from toolkit.job.documents import folder_names, input_config, job_spec, sagemaker_variables
 from toolkit.job.documents.parameters import decode_values
 from toolkit.job.file.job_file import JobFile, check_job_file
-from toolkit.job.file.options import Origin, check_options, from_arguments, joined
+from toolkit.job.file.options import Origin, check_options, entry_places, from_arguments, joined
 from toolkit.job.file.reading import read as read_job_file
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
@@ -29,7 +29,7 @@ from toolkit.job.scripts import only_script
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.settings import PREFIX, Settings
-from toolkit.train.platforms import end_report
+from toolkit.train.platforms import outcome_files
 from toolkit.train.platforms.assemble import assemble
 from toolkit.train.platforms.mounted import mounted_channels
 from toolkit.train.platforms.place import Place, cluster_of, job_name, json_object
@@ -79,7 +79,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
         make(folders.output)
     except OSError:
         pass  # The report at the job's end warns of it.
-    end_report.clear_stale(folders, log)
+    outcome_files.clear_stale(folders, log)
 
 
 def read(
@@ -92,10 +92,12 @@ def read(
     *,
     interpreter: str = sys.executable,
     needs_script: bool = True,
+    places: Mapping[str, str] = {},
 ) -> Job:
     """Return the job that the user asks for, in the place that *find* finds; *name* is the platform's.
 
-    *needs_script* False: the job may be without one.
+    *needs_script* False: the job may be without one. *places*: where hyperparameters of hyperparameters.json came from,
+    for errors.
 
     Raises:
         ContractError: the variables do not determine the place, a document is wrong, or nothing names a script.
@@ -123,6 +125,7 @@ def read(
         job_folders,
         {**environ, **file.environment},
         log,
+        places={**places, **file.hyperparameter_places},
         entry=file.entry,
         entry_from=options.entry_from,
         strategy=job_spec.strategy_of(file) if options.names_distribution else None,
@@ -175,8 +178,18 @@ def _user_options(
     working = current()
     needs_script = needs_script and job_spec.plugin_of(environ) is None
     path = _job_file(settings, folders)
-    origin = Origin(where="TOOLKIT_PROGRAM" if path is None else str(path), names=_variable_names(settings))
-    options = joined({} if path is None else read_job_file(path, HINT), _variable_options(settings, working))
+    by_variables = _variable_options(settings, working)
+    origin = Origin(
+        where="TOOLKIT_PROGRAM" if path is None else str(path),
+        names=_variable_names(settings),
+        entries={
+            **entry_places({"channel": by_variables.get("channel", ())}, "TOOLKIT_CHANNELS: {name}"),
+            **entry_places(
+                {"hyperparameter": by_variables.get("hyperparameter", ())}, "TOOLKIT_HYPERPARAMETERS: $.{name}"
+            ),
+        },
+    )
+    options = joined({} if path is None else read_job_file(path, HINT), by_variables)
     code = Path(options.get("source", folders.code))
     program = _program_options(settings.program, code, working) if settings.program else {}
     entry_from, script = choose_script(
@@ -201,7 +214,7 @@ def _user_options(
     options.setdefault("name", place.name or job_name(Path(options.get("script", "")).stem) or "job")
     file = check_job_file(options, origin, folder=working, stamp="", needs_script="script" in options)
     _check_supported(file, place, origin.where)
-    folder_names.check_passable(file.hyperparameters, origin.names.get("hyperparameter", origin.where))
+    folder_names.check_passable(file.hyperparameters, file.hyperparameter_places.__getitem__)
     return UserOptions(file=file, entry_from=entry_from, names_distribution="distribution" in options)
 
 

@@ -14,7 +14,7 @@ from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.settings import Settings
-from toolkit.train.platforms import end_report as files
+from toolkit.train.platforms import outcome_files
 from toolkit.train.platforms.place import Place, cluster_of, listed_hosts
 
 # The kubelet reads at most this much of a termination message.
@@ -34,7 +34,7 @@ def find(environ: Mapping[str, str], settings: Settings) -> Place:
 
 def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome*, and its failure text as the termination message if *termination_log* exists."""
-    files.report(folders, outcome, log)
+    outcome_files.report(folders, outcome, log)
     write = partial(_write_message, termination_log, outcome, log)
     log.attempt("the termination message could not be written", write, None)
 
@@ -45,7 +45,7 @@ def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
 
     if outcome.exit_code == 0 or not is_file(file, unreadable):
         return
-    text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
+    text = outcome_files.failure_text(outcome_files.masked(outcome, log), limit=LIMIT_BYTES)
     beginning = text.encode("utf-8", "replace")[:LIMIT_BYTES]
     try:
         file.write_text(beginning.decode("utf-8", "ignore"), "utf-8")  # "ignore" drops half a character at the cut.

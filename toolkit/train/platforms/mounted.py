@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import of_document
+from toolkit.errors import choose_document_error
 from toolkit.folders import entries, exists, is_dir, may_exist
 from toolkit.job.channel import Channel, fetched_mark
 from toolkit.log import Log
@@ -40,4 +40,4 @@ def _mounted(data: Path) -> list[str]:
         reason = f"one that cannot be read ({error.strerror})"
         hint = f"Each folder in {data} is a channel. Correct its owner and permissions."
         source = str(error.filename or data)
-        raise of_document(error)(f"expected a folder, found {reason}", where=source, hint=hint) from None
+        raise choose_document_error(error)(f"expected a folder, found {reason}", where=source, hint=hint) from None

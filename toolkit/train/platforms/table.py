@@ -1,6 +1,6 @@
 """The table of platforms, in the order in which `detect` tries them. A platform's module is imported only if chosen.
 
-A platform's own file finds the Place where the job runs. asked.py and sagemaker/ make the JobSpec. assemble.py makes
+A platform's own file finds the Place where the job runs. generic.py and sagemaker/ make the JobSpec. assemble.py makes
 the Job from the two, our settings and this machine.
 """
 
@@ -33,6 +33,7 @@ class Reader(Protocol):
         *,
         interpreter: str = ...,
         needs_script: bool = ...,
+        places: Mapping[str, str] = ...,
     ) -> Job: ...
 
 
@@ -68,16 +69,20 @@ def read_job(
     *,
     interpreter: str,
     needs_script: bool = True,
+    places: Mapping[str, str] = {},
 ) -> tuple[Job, str]:
     """Return (the job, a warning), and set *log* to the job's level. The job's script is not yet in place.
 
     The warning names TOOLKIT_* variables of the job's own environment that are not settings; "" without any.
-    *needs_script* False: a program names the script later.
+    *needs_script* False: a program names the script later. *places*: where hyperparameters of hyperparameters.json came
+    from, for errors.
 
     Raises:
         ContractError: a document is missing or wrong.
     """
-    job = platform.read(environ, settings, machine, log, interpreter=interpreter, needs_script=needs_script)
+    job = platform.read(
+        environ, settings, machine, log, interpreter=interpreter, needs_script=needs_script, places=places
+    )
     log.level = job.spec.log_level
     return job, unknown({name: value for name, value in job.environ.items() if name not in environ})
 
@@ -113,15 +118,15 @@ def _is_kubernetes(environ: Mapping[str, str]) -> bool:
 
 
 def _sagemaker() -> Platform:
-    from toolkit.train.platforms import end_report as report
+    from toolkit.train.platforms import outcome_files
     from toolkit.train.platforms.sagemaker import read_job as read
 
     return Platform(
         name="sagemaker",
         folders=read.folders,
-        clear_stale=report.clear_stale,
+        clear_stale=outcome_files.clear_stale,
         read=read.read,
-        report=report.report,
+        report=outcome_files.report,
     )
 
 
@@ -130,11 +135,10 @@ def _generic(name: str, settings: Settings) -> Platform:
     message."""
     from functools import partial
 
-    from toolkit.train.platforms import end_report as report
-    from toolkit.train.platforms import generic
+    from toolkit.train.platforms import generic, outcome_files
 
     find = import_module(f"toolkit.train.platforms.{name}").find
-    report_end = report.report
+    report_end = outcome_files.report
     if name in ("kubernetes", "kubeflow"):
         from toolkit.train.platforms import kubernetes
 

@@ -17,7 +17,7 @@ MOST_BYTES = 1 << 20
 
 
 class ProgramOutput(Record, frozen=True, kw_only=True):
-    """What a program said: `text` on stdout, `stderr`.
+    """The output of a program: `text` on stdout, `stderr`.
 
     `trouble` is empty if it ended with 0, else says what happened instead.
     """

@@ -1,6 +1,7 @@
 """One look at this machine, before anything else happens: cores, memory, accelerators, network."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,16 @@ from toolkit import machine
 from toolkit.folders import as_absent, exists, is_file
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
-from toolkit.train.probe import init, neuron, nvidia
+from toolkit.patterns import lazy
+from toolkit.train.probe import accelerators, init
 from toolkit.train.probe.ask import find_program
-from toolkit.train.probe.command import other_train
 
 # Helpers of the smdistributed libraries whose presence scripts are told about (SM_TRAINING_ENV).
 HELPERS = ("smddprun", "smddpmprun")
+# A console script: the toolkit's own imports this, another package's the module that it starts.
+OWN_SCRIPTS = b"toolkit.cli."
+CONSOLE_SCRIPT_BYTES = 8192
+IMPORTED = lazy(rb"^\s*(?:from|import)\s+(?!sys\b|re\b|os\b)(\w+)", re.M)
 
 
 def probe_machine(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
@@ -25,8 +30,8 @@ def probe_machine(environ: Mapping[str, str], *, root: Path = Path("/")) -> Mach
     Nothing found here can stop a job: what cannot be read counts as absent, and `notes` says so.
     """
     path = environ.get("PATH", os.defpath)
-    gpus = nvidia.find_gpus(environ, path, root)
-    cores, more = (0, ()) if gpus.uuids or gpus.trouble else neuron.count_cores(path)
+    gpus = accelerators.find_gpus(environ, path, root)
+    cores, more = (0, ()) if gpus.uuids or gpus.trouble else accelerators.count_neuron_cores(path)
     return Machine(
         cpus=machine.cpus(root),
         cpus_total=os.cpu_count() or 1,
@@ -42,10 +47,28 @@ def probe_machine(environ: Mapping[str, str], *, root: Path = Path("/")) -> Mach
         programs=tuple(name for name in HELPERS if find_program(name, path)),
         opal_prefix=_opal_prefix(path),
         engine=machine.in_engine(root),
-        other_train=other_train(path),
+        other_train=find_other_train(path),
         deaf_init=init.deaf_init(root),
         notes=gpus.notes + more,
     )
+
+
+def find_other_train(path: str) -> str:
+    """Return what the `train` on *path* (as PATH) is where it is not the toolkit's, as "/usr/bin/train, which starts
+    sagemaker_training"; "" where it is, there is none, or it is no console script of Python's: then it cannot be told.
+
+    sagemaker-training installs one, too: of both packages in one environment the one that was installed last wins.
+    """
+    program = find_program("train", path)
+    if program is None:
+        return ""
+    try:
+        with Path(program).open("rb") as file:
+            text = file.read(CONSOLE_SCRIPT_BYTES)
+    except OSError:
+        return ""
+    imported = IMPORTED.search(text) if text.startswith(b"#!") and OWN_SCRIPTS not in text else None
+    return f"{program}, which starts {imported[1].decode()}" if imported else ""
 
 
 def with_libraries(job: Job) -> Job:

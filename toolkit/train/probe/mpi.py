@@ -1,4 +1,4 @@
-"""Which MPI this machine has: its mpirun is asked, once, and only for jobs that start one."""
+"""The MPI of this machine: its mpirun is asked, once, and only for jobs that start one."""
 
 import os
 import re

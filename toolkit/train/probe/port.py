@@ -17,10 +17,10 @@ SHOWN_WORDS = 3  # Of a command: the interpreter, an option and the script; what
 
 
 class OwnPort:
-    """The port that a job of one host has for itself. `port`: 0 before `take`.
+    """The port that a job has for itself. `port`: 0 before `take` or `claim`.
 
     A port cannot be held open for the launcher that will listen on it. So that two jobs which start at the same moment
-    do not choose the same one, each `train` claims its port by an abstract Unix socket, whose names belong to the
+    do not use the same one, each `train` claims its port by an abstract Unix socket, whose names belong to the
     network namespace, as ports do, and which the kernel removes with the process.
     """
 
@@ -32,19 +32,21 @@ class OwnPort:
         """Return a free port: the one of an earlier call, else *first*, else one by chance. *first* if none is free."""
         if self.port and not refused(self.port):
             return self.port
+        return next((port for port in _from(first) if not refused(port) and self.claim(port)), first)
+
+    def claim(self, port: int) -> bool:
+        """Claim *port* in place of the port of an earlier call; False if another job of this machine has it."""
+        if self._claim is not None and self.port == port:
+            return True
         self.close()
-        for port in _from(first):
-            if refused(port):
-                continue
-            try:
-                claim = _claimed(port)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                claim = None  # A sandbox denies such sockets: the port is free, and only the claim cannot be made.
-            self.port, self._claim = port, claim
-            return port
-        return first
+        try:
+            claim = _claimed(port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            claim = None  # A sandbox denies such sockets: only the claim cannot be made.
+        self.port, self._claim = port, claim
+        return True
 
     def close(self) -> None:
         """Give the port up."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit.job.plan import Tags
+from toolkit.job.torchrun_line import RankOutput
 from toolkit.train.supervise.outlet import UNREAD, same_sink
 from toolkit.train.supervise.poll import Poll
-from toolkit.train.supervise.relay import LineMonitor, RankFile, Sharing, Stream
+from toolkit.train.supervise.rank_output import RankOutputFiles
+from toolkit.train.supervise.relay import FilteredFile, LineMonitor, RankFile, Sharing, Stream
 from toolkit.train.supervise.screen import Progress, Screen
 
 Note = Callable[[str], None]
@@ -70,7 +72,7 @@ class Console:
 
     *tags*: name it in mpirun's form, `[1,mpirank:R,HOST]<stdout>:`, for which users search SageMaker's logs.
     *make_monitor* returns the line monitor of a rank (None: a process that is no rank) of a host. *files*: the folder
-    of the ranks' log files, None for none.
+    of the ranks' log files, None for none. *rank_output*: where a line of torchrun wants their output.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Console:
         outlets: Outlets | None = None,
         progress: Progress = "auto",
         terminal: bool = False,
+        rank_output: RankOutput | None = None,
     ) -> None:
         self.outlets = outlets or Outlets()
         for outlet in self.outlets:
@@ -100,6 +103,7 @@ class Console:
         self._file_bytes = file_bytes
         self._note = note
         self._opened: set[Path] = set()
+        self._rank_output = None if rank_output is None else RankOutputFiles(rank_output, note)
 
     def streams(
         self,
@@ -109,10 +113,11 @@ class Console:
         stdout: int,
         stderr: int,
         shared: bool,
+        local_rank: int | None = None,
         tags: Tags | None = None,
         mask: Callable[[str], str] | None = None,
-    ) -> tuple[tuple[Stream, Stream], RankFile | None]:
-        """Return the streams that read *stdout* and *stderr* of one process, and the file that both write to.
+    ) -> tuple[tuple[Stream, Stream], tuple[RankFile, ...]]:
+        """Return the streams that read *stdout* and *stderr* of one process, and the files that are the process's.
 
         With *tags* the process is mpirun: its streams carry its ranks' lines, and its ranks have no files. With *mask*
         its lines are masked, and nothing monitors them.
@@ -120,20 +125,27 @@ class Console:
         if mask is not None:
             from toolkit.train.supervise.masked import MaskedStream
 
-            return (MaskedStream(stdout, self.stdout, mask), MaskedStream(stderr, self.stderr, mask)), None
+            return (MaskedStream(stdout, self.stdout, mask), MaskedStream(stderr, self.stderr, mask)), ()
         if tags is not None:
-            return self._tagged_streams(stdout, stderr, tags), None
+            return self._tagged_streams(stdout, stderr, tags), ()
         way: Sharing = "shared" if shared else self._alone
         prefixes = self._prefixes(name, rank, self.host) if shared and self.prefixes else (b"", b"")
-        file = None
+        files: tuple[RankFile, ...] = ()
         if self._files is not None and rank is not None:
             path = self._files / f"{self.host}-rank-{rank}.log"
-            file = RankFile(path, self._file_bytes, self._note, goes_on=path in self._opened)
+            files = (RankFile(path, self._file_bytes, self._note, goes_on=path in self._opened),)
             self._opened.add(path)
         monitor = self._make_monitor(rank, self.host)
-        out = Stream(stdout, self.stdout, way=way, prefix=prefixes[0], monitor=monitor, file=file)
-        err = Stream(stderr, self.stderr, way=way, prefix=prefixes[1], monitor=monitor, file=file)
-        return (out, err), file
+        more: tuple[tuple[RankFile | FilteredFile, ...], ...] = ((), ())
+        ways = (way, way)
+        if self._rank_output is not None and rank is not None:
+            own, more, shown = self._rank_output.open(rank, local_rank, prefixes)
+            files += own
+            ways = (way if shown[0] else "silent", way if shown[1] else "silent")
+        common = files[:1] if self._files is not None else ()
+        out = Stream(stdout, self.stdout, way=ways[0], prefix=prefixes[0], monitor=monitor, files=(*common, *more[0]))
+        err = Stream(stderr, self.stderr, way=ways[1], prefix=prefixes[1], monitor=monitor, files=(*common, *more[1]))
+        return (out, err), files
 
     def _tagged_streams(self, stdout: int, stderr: int, tags: Tags) -> tuple[Stream, Stream]:
         from toolkit.train.supervise.tagged import TaggedStream

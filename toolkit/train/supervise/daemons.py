@@ -13,19 +13,19 @@ from toolkit.train.supervise.shim_server import ShimConnection
 class DaemonLink(Protocol):
     """The part of the link that daemons use."""
 
-    def launch(self, launch: Launch) -> bool:
+    def forward_launch(self, launch: Launch) -> bool:
         """Send *launch* to its host; return False if that is none of the job's other hosts."""
 
-    def launched(self) -> str | None:
+    def read_command(self) -> str | None:
         """Return the command that this host is to run, None if none has come yet."""
 
-    def daemon_ended(self, code: int) -> None:
+    def tell_daemon_ended(self, code: int) -> None:
         """Report the exit code of this host's daemon."""
 
-    def daemons_ended(self) -> list[DaemonEnded]:
+    def take_daemon_ends(self) -> list[DaemonEnded]:
         """Return the reports that came since the last call."""
 
-    def leader_done(self) -> None:
+    def tell_leader_done(self) -> None:
         """Report that the leader's main process has ended and will launch no more daemons."""
 
 
@@ -46,7 +46,7 @@ class Daemons:
         if self._link is None:
             agent.answer(code=69, number=None)
             return f"mpirun wants to start {launch.host}, but there is no link to it"
-        if not self._link.launch(launch):
+        if not self._link.forward_launch(launch):
             agent.answer(code=68, number=None)
             return f"mpirun wants to start {launch.host}, which is none of this job's other hosts"
         self._agents.setdefault(launch.host, []).append(agent)
@@ -64,10 +64,10 @@ class Daemons:
         """Handle commands and daemon ends that came over the link."""
         if self._link is None:
             return
-        if self._waiter is not None and not self._given and (command := self._link.launched()) is not None:
+        if self._waiter is not None and not self._given and (command := self._link.read_command()) is not None:
             self._given = True
             self._waiter.give(command)
-        for report in self._link.daemons_ended():
+        for report in self._link.take_daemon_ends():
             for agent in self._agents.pop(report.host, []):
                 agent.answer(code=report.code, number=None)
 
@@ -80,4 +80,4 @@ class Daemons:
     def main_ended(self, code: int, *, leads: bool) -> None:
         """Report the end of this host's main process to the other hosts."""
         if self._link is not None:
-            self._link.leader_done() if leads else self._link.daemon_ended(code)
+            self._link.tell_leader_done() if leads else self._link.tell_daemon_ended(code)

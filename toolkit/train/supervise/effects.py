@@ -99,7 +99,7 @@ class Effects:
             case _:
                 assert_never(action)
 
-    def _carry_out_plain(self, action: PlainAction) -> None:
+    def _carry_out_plain(self, action: PlainAction) -> None:  # noqa: PLR0912 - a case for each action.
         match action:
             case PlainAction.FORWARD_SIGNAL:
                 self._forward_signal()
@@ -141,17 +141,17 @@ class Effects:
         assert link is not None, "the machine has nothing to tell where there is no link"
         match message:
             case HostState.FAILING:
-                link.failing(self._record.so_far(self._processes))
+                link.tell_failure(self._record.so_far(self._processes))
             case HostState.OWN_FAILURE:
-                link.answer(self._record.so_far(self._processes))
+                link.tell_own_failure(self._record.so_far(self._processes))
             case HostState.RANKS_ENDED:
-                link.ranks_ended()
+                link.tell_ranks_ended()
             case events.LeaderDone():
-                link.leader_done()
+                link.tell_leader_done()
             case events.RankDone(process=process):
-                link.rank_done(process)
+                link.tell_rank_done(process)
             case UnfinalizedExit(exit=exit):
-                link.rank_unfinalized(exit, len(self._processes.ranks))
+                link.tell_unfinalized_rank(exit, len(self._processes.ranks))
             case _:
                 assert_never(message)
 
@@ -203,7 +203,7 @@ class Effects:
             self._stop_request.write(self._stop_request.step_by(pids, AGREED_WITHIN_S))
         else:
             self._stop_request.write(None)
-            link.propose(self._stop_request.step_by(pids, ALL_HOSTS_AGREED_WITHIN_S))
+            link.tell_step(self._stop_request.step_by(pids, ALL_HOSTS_AGREED_WITHIN_S))
 
     def _log_no_rank(self) -> None:
         self._log.info(f"{signal_name(self._number)} received; this host has no living rank, other hosts may")

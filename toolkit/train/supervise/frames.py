@@ -53,6 +53,8 @@ WAITS: dict[str, Activity] = {
 }
 # Frames of these packages stand between a wait and its caller.
 BETWEEN = ("torch/",)
+# Functions of decorators.
+PASSING_ON = ("wrapper", "inner", "decorate_context")
 # Calls without a Python frame: torch's works, futures, stores and streams, mpi4py, and copies of a result from a
 # device.
 CALLS = re.compile(
@@ -115,6 +117,16 @@ def kind(frames: list[Frame], source: str) -> Activity:
 def users(frames: list[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code, else the innermost frame; None if there are no frames."""
     return next((frame for frame in frames if frame.is_users), frames[0] if frames else None)
+
+
+def called(frames: list[Frame]) -> str:
+    """Return the library's function that the user's own code calls, as "all_reduce"; "" if it cannot be told.
+
+    Functions that only pass a call on, by their names, are not it.
+    """
+    user = next((number for number, frame in enumerate(frames) if frame.is_users), 0)
+    names = (frame.function.rpartition(".")[2] for frame in reversed(frames[:user]))
+    return next((name for name in names if not name.startswith("_") and name not in PASSING_ON), "")
 
 
 def _known(file: str) -> Activity | None:

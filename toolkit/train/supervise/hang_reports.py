@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -26,6 +27,7 @@ class HangReports:
         record: PhaseRecord,
         poll_loop: PollLoop,
         liveness: Liveness,
+        on_hang: Callable[[float], None],
         log: Log,
     ) -> None:
         self._watch = watch
@@ -33,6 +35,7 @@ class HangReports:
         self._record = record
         self._poll_loop = poll_loop
         self._liveness = liveness
+        self._on_hang = on_hang
         self._log = log
 
     @property
@@ -69,6 +72,7 @@ class HangReports:
         stacks = f"their stacks go to {self._watch.folder}"
         self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {stacks}")
         self._liveness.note_hang(event.seconds)
+        self._on_hang(event.seconds)
         if isinstance(event, Hang) and self._watch.stops:
             self._record.hung = DetectedHang(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck_ranks=stuck_ranks)
 

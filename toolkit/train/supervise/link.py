@@ -1,4 +1,5 @@
-"""The interfaces through which the supervisor uses the link to the other hosts, and the log rules."""
+"""The interfaces through which the supervisor uses the link to the other hosts, and the line
+monitors of this host."""
 
 from typing import Protocol
 
@@ -7,12 +8,12 @@ from toolkit.job.outcome import Exit, PhaseEnd, RuleMatch
 from toolkit.train.supervise.daemons import DaemonLink
 
 
-class LogRules(Protocol):
-    """The log rules: they watch the ranks' lines and may end the job."""
+class HostLineMonitors(Protocol):
+    """The line monitors of this host, as the supervisor uses them: a rule that matches may end the job."""
 
     @property
     def ruled(self) -> RuleMatch | None:
-        """Why a rule ends the job; None while none does."""
+        """Return the match by which a rule ends the job; None while none does."""
 
     @property
     def stop_rule(self) -> str:
@@ -41,32 +42,32 @@ class HostLink(DaemonLink, Protocol):
     def due_in_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
 
-    def ready(self) -> None:
+    def tell_ready(self) -> None:
         """Report that this host is ready to start."""
 
-    def waits(self, missing: tuple[str, ...]) -> None:
+    def tell_needs(self, missing: tuple[str, ...]) -> None:
         """Report what this host waits for before it can start."""
 
-    def stop(self, stop: Stop) -> None:
+    def tell_stop(self, stop: Stop) -> None:
         """Send *stop*, which came to this host, to the other hosts."""
 
-    def idle(self, seconds: float) -> None:
+    def tell_idle(self, seconds: float) -> None:
         """Report that no rank here has been active for *seconds* (0: they are active again)."""
 
-    def propose(self, step: int) -> None:
+    def tell_step(self, step: int) -> None:
         """Report the first step at which this host's ranks can stop."""
 
-    def ranks_ended(self) -> None:
+    def tell_ranks_ended(self) -> None:
         """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
 
-    def rank_unfinalized(self, exit: Exit, living_ranks: int) -> None:
+    def tell_unfinalized_rank(self, exit: Exit, living_ranks: int) -> None:
         """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
 
-    def rank_done(self, process: str) -> None:
+    def tell_rank_done(self, process: str) -> None:
         """Report that rank *process* of this host ended with 0. All hosts, this one too, hear of the first one."""
 
-    def failing(self, so_far: PhaseEnd) -> None:
+    def tell_failure(self, so_far: PhaseEnd) -> None:
         """Report a failure on this host."""
 
-    def answer(self, so_far: PhaseEnd) -> None:
+    def tell_own_failure(self, so_far: PhaseEnd) -> None:
         """Report what had failed here when another host failed."""

@@ -44,7 +44,9 @@ class PhaseRun:
         self._daemons = Daemons(supervisor.link)
         watched = supervisor.hang if phase.together else None
         watch = HangWatch(watched, phase.main.environ, supervisor.prctl) if watched is not None else None
-        self._hangs = HangReports(watch, self._processes, self._record, self._poll_loop, supervisor.liveness, self._log)
+        self._hangs = HangReports(
+            watch, self._processes, self._record, self._poll_loop, supervisor.liveness, supervisor.on_hang, self._log
+        )
         self._reaper = Reaper(supervisor, self._processes, self._record, self._post)
         self._effects = Effects(
             supervisor,
@@ -101,8 +103,8 @@ class PhaseRun:
         ends_s = time.monotonic() + KILL_S
         while self._processes.any_left() and time.monotonic() < ends_s:
             self._processes.kill_left()
-            for _ in children.reap():
-                pass
+            for pid, _, _ in children.reap():
+                self._supervisor.apart.discard(pid)
         self._effects.report_survivors()
         self._poll_loop.drain()
         self._poll_loop.end()
@@ -144,9 +146,10 @@ class PhaseRun:
         waits += [self._machine.due_in_s(now_s), self._hangs.due_in_s(now_s)]
         if self._supervisor.link is not None:
             waits.append(self._supervisor.link.due_in_s())
-        rules_due_in_s = self._supervisor.rules.due_in_s() if self._supervisor.rules is not None else None
-        if rules_due_in_s is not None and not isinstance(self._machine.cause, events.RuleMatched):
-            waits.append(rules_due_in_s)
+        line_monitors = self._supervisor.line_monitors
+        monitors_due_in_s = line_monitors.due_in_s() if line_monitors is not None else None
+        if monitors_due_in_s is not None and not isinstance(self._machine.cause, events.RuleMatched):
+            waits.append(monitors_due_in_s)
         due_in_s = min(waits)
         return due_in_s if due_in_s < math.inf else None
 
@@ -186,22 +189,22 @@ class PhaseRun:
     def _check_for_hang(self, now_s: float) -> None:
         idle_s = self._hangs.idle_s(now_s) if self._machine.undisturbed else None
         if idle_s is not None and self._supervisor.link is not None:
-            self._supervisor.link.idle(idle_s)
+            self._supervisor.link.tell_idle(idle_s)
         elif idle_s:
             self._post(events.Hang(seconds=idle_s))
         if self._hangs.collect(now_s):
             if self._record.hung is not None and self._supervisor.link is not None:
-                self._supervisor.link.answer(self._record.so_far(self._processes))
+                self._supervisor.link.tell_own_failure(self._record.so_far(self._processes))
             self._post(events.StacksWritten())
 
     def _apply_rules(self) -> None:
-        rules = self._supervisor.rules
-        if rules is None or not self._phase.together or isinstance(self._machine.cause, events.RuleMatched):
+        line_monitors = self._supervisor.line_monitors
+        if line_monitors is None or not self._phase.together or isinstance(self._machine.cause, events.RuleMatched):
             return
-        if rules.due_in_s() == 0:
-            rules.tick()
-        if rules.ruled is not None and self._machine.undisturbed:
-            self._post(events.RuleMatched(ruled=rules.ruled))
-        if rules.stop_rule and self._machine.undisturbed:
+        if line_monitors.due_in_s() == 0:
+            line_monitors.tick()
+        if line_monitors.ruled is not None and self._machine.undisturbed:
+            self._post(events.RuleMatched(ruled=line_monitors.ruled))
+        if line_monitors.stop_rule and self._machine.undisturbed:
             host = self._supervisor.console.host
-            self._post(events.Stop(host=host, signal=signal.SIGTERM, rule=rules.stop_rule))
+            self._post(events.Stop(host=host, signal=signal.SIGTERM, rule=line_monitors.stop_rule))

@@ -40,7 +40,7 @@ def _run(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
         if not supervisor.machine.job.ends and phase.skip_if is not None and exists(phase.skip_if, as_absent):
             return None
         if not supervisor.machine.job.ends and phase.together and supervisor.link is not None:
-            supervisor.link.ready()
+            supervisor.link.tell_ready()
             with supervisor.liveness.doing("waiting"):
                 supervisor.attend(lambda: supervisor.machine.job.may_start or supervisor.machine.job.ends)
         if supervisor.machine.job.ends:
@@ -115,7 +115,9 @@ class _Waiting:
                 open_ends.clear()
             if self._supervisor.machine.job.ends:
                 children.send(pid, signal.SIGKILL)
-            statuses.extend(status for reaped, status, _ in children.reap() if reaped == pid)
+            for reaped, status, _ in children.reap():
+                self._supervisor.apart.discard(reaped)
+                statuses.extend((status,) * (reaped == pid))
             return bool(statuses)
 
         self._supervisor.attend(over, tells)
@@ -132,7 +134,7 @@ class _Waiting:
             self._missing = tuple(text.decode().rstrip("\n").rpartition("\n\n")[2].splitlines())
             self._supervisor.log.info("waiting for " + "; for ".join(self._missing))
             if self._supervisor.link is not None:
-                self._supervisor.link.waits(self._missing)
+                self._supervisor.link.tell_needs(self._missing)
         return bool(text)
 
 

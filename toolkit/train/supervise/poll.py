@@ -7,6 +7,13 @@ import select
 DENIED = (errno.EPERM, errno.ENOSYS, errno.EACCES)
 
 
+def is_readable(fd: int, within_s: float) -> bool:
+    """Return whether *fd* can be read, or is at its end, within *within_s*, which passes else."""
+    waiting = Poll()
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(within_s * 1000))
+
+
 class Poll:
     """`select.poll`, as far as the loop uses it. After a denied poll(2) it calls select(2), which takes no descriptor
     above 1,023: a host of several hundred ranks."""

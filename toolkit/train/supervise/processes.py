@@ -12,7 +12,7 @@ from toolkit.errors import UserError
 from toolkit.exit_codes import CANNOT_START
 from toolkit.job.plan import AGENT_WRAPPER, RANK_WRAPPER, Phase, ProcessSpec
 from toolkit.train.supervise import children
-from toolkit.train.supervise.kernel import descendants, own_children
+from toolkit.train.supervise.kernel import descendants, descendants_of, own_children, read_processes
 from toolkit.train.supervise.poll_loop import PollLoop
 from toolkit.train.supervise.process import PhaseProcess
 from toolkit.train.supervise.relay import RankFile, Stream
@@ -160,17 +160,23 @@ class Processes:
         os.close(err_write)
         tags = self.spec.tags if process.is_main else None
         mask = supervisor.log.mask if process.is_main and self.spec.masked else None
-        streams, file = supervisor.console.streams(
-            process.name, process.rank, stdout=out, stderr=err, shared=shared, tags=tags, mask=mask
+        streams, files = supervisor.console.streams(
+            process.name,
+            process.rank,
+            stdout=out,
+            stderr=err,
+            shared=shared,
+            local_rank=process.local_rank,
+            tags=tags,
+            mask=mask,
         )
         for stream in streams:
             self._poll_loop.add(stream)
         self.streams[process.name] = streams
-        if file is not None:
-            self._files.append(file)
+        self._files += files
         self.add(process, pid)
-        if supervisor.rules is not None and process.rank is not None:
-            supervisor.rules.note_rank(process.rank, process.local_rank, pid)
+        if supervisor.line_monitors is not None and process.rank is not None:
+            supervisor.line_monitors.note_rank(process.rank, process.local_rank, pid)
 
     def _leave_ranks(self, reason: str) -> None:
         self._note(f"{reason}: ranks are left to {self.spec.name}")
@@ -209,17 +215,19 @@ class Processes:
         return {p.pid: sum(stream.read_bytes for stream in self.streams[p.name]) for p in self.ranks}
 
     def descendants(self) -> set[int]:
-        """Return every process below `train`, whoever started it, except its guardian."""
-        return descendants(os.getpid()) - self._apart
+        """Return every process below `train`, whoever started it, except its guardian, what it keeps apart, and what
+        these started."""
+        processes = read_processes()
+        return descendants_of({os.getpid()}, processes) - self._apart - descendants_of(self._apart, processes)
 
     def any_left(self) -> bool:
-        """True if any descendant of `train`, except its guardian, is alive or not yet reaped."""
+        """True if any descendant, except the guardian and what is kept apart, is alive or not yet reaped."""
         return bool(own_children() - self._apart)
 
     @property
     def _apart(self) -> set[int]:
         guardian = self._supervisor.guardian
-        return {guardian.pid} if guardian is not None else set()
+        return self._supervisor.apart | ({guardian.pid} if guardian is not None else set())
 
     # --- signals
 

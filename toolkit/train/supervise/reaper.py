@@ -31,6 +31,7 @@ class Reaper:
         """Reap all that have ended, then post events: a zombie that is signalled would count as ended by `train`."""
         ends: list[tuple[PhaseProcess, Exit]] = []
         for pid, status, ended_ns in children.reap():
+            self._supervisor.apart.discard(pid)  # The kernel may give its pid to a rank.
             process = self._processes.living.pop(pid, None)
             if process is not None:
                 ends.append((process, self._record.end(process, status, ended_ns)))

@@ -1,9 +1,10 @@
 """Relays the output of processes: to the console, the line monitors, the tails for the verdict and the ranks' files.
 
-Three ways to share a console stream:
+Ways to share a console stream:
 - alone: one process writes to it: bytes pass as they come, progress bars included.
 - paired: one process whose stdout and stderr lead to the same sink: whole lines, an unfinished one after a short wait.
 - shared: several processes: whole lines, each with its prefix; the newest state of an unfinished line (screen.py).
+- silent: nothing of it is shown.
 
 Tails and files keep every byte. A monitor gets whole lines; from a progress bar's line only the last state.
 """
@@ -39,7 +40,7 @@ HELD_BYTES = 1 << 16
 STATE_BYTES = 4096
 
 LineMonitor = Callable[[bytes], None]
-Sharing = Literal["alone", "paired", "shared"]
+Sharing = Literal["alone", "paired", "shared", "silent"]
 
 
 class Tail:
@@ -114,6 +115,21 @@ class RankFile:
             self._note(f"{self._path}: {error.strerror}; no file for this rank, the console goes on")
 
 
+class FilteredFile:
+    """The lines that hold one of *texts*, in the *file* that all ranks share, each with *prefix*."""
+
+    def __init__(self, file: RankFile, texts: tuple[bytes, ...], prefix: bytes) -> None:
+        self._file = file
+        self._texts = texts
+        self._prefix = prefix
+
+    def add(self, block: bytes) -> None:
+        """Write those of *block*."""
+        lines = [line for line in block.splitlines(keepends=True) if any(text in line for text in self._texts)]
+        if lines:
+            self._file.add(b"".join(self._prefix + line for line in lines))
+
+
 class Stream:
     """One stream of one process. The loop calls `read` when its pipe is readable. `read_s`: when it was last read."""
 
@@ -125,7 +141,7 @@ class Stream:
         way: Sharing,
         prefix: bytes = b"",
         monitor: LineMonitor | None = None,
-        file: RankFile | None = None,
+        files: tuple["RankFile | FilteredFile", ...] = (),
     ) -> None:
         self.fd = fd
         self.outlet = outlet
@@ -137,7 +153,7 @@ class Stream:
         self._way = way
         self._prefix = prefix
         self._monitor = monitor
-        self._file = file
+        self._files = files
         self._unshown: list[bytes] = []
         self._since_s = 0.0
         self._is_shown = True
@@ -227,8 +243,8 @@ class Stream:
         self.tail.add(block)
         if self._monitor is not None:
             self._monitor(bars.collapsed(block))
-        if self._file is not None:
-            self._file.add(block if block.endswith(b"\n") or self._way != "shared" else block + b"\n")
+        for file in self._files:
+            file.add(block if block.endswith(b"\n") or self._way != "shared" else block + b"\n")
 
     def _lines_of(self, block: bytes, prefix: bytes) -> tuple[bytes | memoryview, ...]:
         """Return the lines of *block*, each with *prefix* before it, and keep a line that is only a state."""
@@ -273,8 +289,8 @@ class Stream:
         """Drop all states of an unfinished line but the last."""
         passed = self.lines.take(bars.kept_from(self.lines.held()))
         self.tail.add(passed)
-        if passed and self._file is not None:
-            self._file.add(passed + b"\n")  # The other stream's lines must not land in it.
+        for file in self._files if passed else ():
+            file.add(passed + b"\n")  # The other stream's lines must not land in it.
 
     def _show_paired(self, piece: bytes, now_s: float) -> None:
         if not self._unshown:

@@ -43,16 +43,16 @@ class CommandRequest(Record, frozen=True, kw_only=True):
 
 
 class RankRequest(Record, frozen=True, kw_only=True):
-    """A rank shim's request: a rank's command line, folder, environment (bytes, as in the kernel) and CPUs.
-
-    `passed`: the number of a descriptor that the rank inherits (its PMI_FD); the connection owns and closes it.
-    """
+    """A rank shim's request to start a rank."""
 
     argv: tuple[str, ...]
     cwd: str
     environ: dict[bytes, bytes]
-    affinity: tuple[int, ...]  # Empty: unknown.
+    """Bytes, as in the kernel."""
+    affinity: tuple[int, ...]
+    """The CPUs; empty: unknown."""
     passed: int | None = None
+    """The number of a descriptor that the rank inherits (its PMI_FD); the connection owns and closes it."""
 
     def number(self, name: bytes) -> int | None:
         """Return a variable of the environment as a number, None if it is unset or no number."""

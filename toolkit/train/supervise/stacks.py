@@ -67,7 +67,7 @@ class StackDump:
 
     @property
     def missing(self) -> str:
-        """Why there are no stacks, for when `collect` found none."""
+        """Return the reason for which `collect` found no stacks."""
         if self._asked:
             return "none (ranks were asked to write theirs; one that is stopped, or blocks signals, does not)"
         return "none (no rank has the start-up hook, and py-spy is not here)"
@@ -97,8 +97,15 @@ class StackDump:
         kind = frames.kind(stack, _line(stack[0].file, stack[0].line) if stack else "")
         if user is None:
             return StuckRank(process=name, process_state=state, activity=kind)
-        file, function = user.file[-MOST_PATH:], user.function[:MOST_NAME]
-        return StuckRank(process=name, process_state=state, activity=kind, file=file, line=user.line, function=function)
+        return StuckRank(
+            process=name,
+            process_state=state,
+            activity=kind,
+            file=user.file[-MOST_PATH:],
+            line=user.line,
+            function=user.function[:MOST_NAME],
+            call=frames.called(stack)[:MOST_NAME] if kind == "waits" else "",
+        )
 
 
 def _size(target: Path) -> int:

@@ -140,7 +140,7 @@ class StopMachine:
         tells = self._linked and self.job.is_of_this_host(event)
         return (HurryConsole(), TellStop(stop=event)) if tells else (HurryConsole(),)
 
-    def _phase_event(self, event: events.Event) -> None:
+    def _phase_event(self, event: events.Event) -> None:  # noqa: PLR0912 - a case for each event.
         match event:
             case events.PeerFailed():
                 self._cues.append(Cue.PEER_FAILED)

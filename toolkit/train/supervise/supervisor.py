@@ -23,7 +23,7 @@ from toolkit.train.supervise.deferred_work import DeferredWork
 from toolkit.train.supervise.guardian import Guardian
 from toolkit.train.supervise.hang import HangSettings
 from toolkit.train.supervise.kernel import PR_SET_CHILD_SUBREAPER, keep_freed_memory, prctl
-from toolkit.train.supervise.link import HostLink, LogRules
+from toolkit.train.supervise.link import HostLineMonitors, HostLink
 from toolkit.train.supervise.liveness import Liveness
 from toolkit.train.supervise.outlet import STALLED_STOP_S
 from toolkit.train.supervise.poll_loop import PollLoop
@@ -38,7 +38,8 @@ class Supervisor:
 
     *run_folder* is private to this run. *marker* ("NAME=value") is in the environment of every process that `train`
     starts. *python* runs the rank shims. *alone*: the job has no other host. *link* is None then, and also where
-    there is no link to the other hosts. *once_running* is called once, shortly after the first process was started.
+    there is no link to the other hosts. *once_running* is called once, shortly after the first process was started;
+    *on_hang* at each hang, with the seconds for which no rank was active.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class Supervisor:
         alone: bool,
         link: HostLink | None = None,
         hang: HangSettings | None = None,
-        rules: LogRules | None = None,
+        line_monitors: HostLineMonitors | None = None,
         once_running: Callable[[], None] = lambda: None,
+        on_hang: Callable[[float], None] = lambda _idle_s: None,
     ) -> None:
         self.signals = signals
         self.console = console
@@ -64,7 +66,8 @@ class Supervisor:
         self.alone = alone
         self.link = link
         self.hang = hang
-        self.rules = rules
+        self.on_hang = on_hang
+        self.line_monitors = line_monitors
         self.deferred = DeferredWork(once_running)
         self.liveness = Liveness(run_folder)
         self.machine = StopMachine(console.host, linked=link is not None)
@@ -72,6 +75,8 @@ class Supervisor:
         self.open_files = limits.raise_open_files()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         keep_freed_memory()
+        # The pids of children that belong to no phase, and whose end no phase waits for, until they are reaped.
+        self.apart: set[int] = set()
         self._marker = marker
         self.guardian = None if os.getpid() == 1 else Guardian(marker, prctl=self.prctl)
 
@@ -107,7 +112,7 @@ class Supervisor:
                     outlet.patience_s = STALLED_STOP_S
             case TellStop(stop=stop):
                 assert self.link is not None, "the machine has nothing to tell where there is no link"
-                self.link.stop(stop)
+                self.link.tell_stop(stop)
             case _:
                 assert_never(action)
 

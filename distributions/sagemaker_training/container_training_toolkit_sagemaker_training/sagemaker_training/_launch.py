@@ -35,8 +35,8 @@ def run(request: ScriptRequest, *, wait: bool) -> "subprocess.Popen[bytes]":
         ClientError: it failed (only with *wait*).
     """
     with _in_memory("request") as asks, _in_memory("answer") as answers:
-        given = msgspec.structs.replace(request, environ=dict(os.environ))
-        asks.write(json.dumps(msgspec.to_builtins(given)).encode())
+        complete_request = msgspec.structs.replace(request, environ=dict(os.environ))
+        asks.write(json.dumps(msgspec.to_builtins(complete_request)).encode())
         asks.seek(0)  # Flushes it, too.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -54,9 +54,9 @@ def run(request: ScriptRequest, *, wait: bool) -> "subprocess.Popen[bytes]":
                 process.wait()
         if wait:
             # Not the return code: it is 0 where something else in this process reaps all children (SIGCHLD ignored).
-            ended = _answer(answers, process.returncode)
-            if ended.exit_code:
-                raise _error(ended)
+            answer = _answer(answers, process.returncode)
+            if answer.exit_code:
+                raise _error(answer)
     return process
 
 
@@ -80,11 +80,11 @@ def _signals_forwarded(wait: bool) -> "Iterator[list[subprocess.Popen[bytes]]]":
         if not living:
             early.append(number)
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    handlers = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
         yield _Living(living, early)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
@@ -111,14 +111,14 @@ def _answer(answers: IO[bytes], code: int) -> ScriptAnswer:
     return ScriptAnswer(exit_code=code or 1, kind="ExecuteUserScriptError", cause=cause)
 
 
-def _error(told: ScriptAnswer) -> errors.ClientError:
+def _error(answer: ScriptAnswer) -> errors.ClientError:
     """Return the exception for a failed script. Its `return_code` becomes the job's exit code."""
-    kind = CALLED.get(told.kind)
+    kind = CALLED.get(answer.kind)
     error: errors.ClientError
     if kind is not None:
-        error = kind(told.command, told.exit_code, told.cause, told.place or None)
+        error = kind(answer.command, answer.exit_code, answer.cause, answer.place or None)
     else:
-        error = errors.ClientError(told.cause)
-        error.return_code = str(told.exit_code)  # type: ignore[attr-defined]
-    error.report = told.report
+        error = errors.ClientError(answer.cause)
+        error.return_code = str(answer.exit_code)  # type: ignore[attr-defined]
+    error.report = answer.report
     return error

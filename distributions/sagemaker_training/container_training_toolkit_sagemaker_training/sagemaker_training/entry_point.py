@@ -34,8 +34,8 @@ def run(
         ClientError: the source or the script is missing or wrong.
     """
     environment.write_env_vars(dict(env_vars or {}))
-    found = runner.get(runner_type, user_entry_point, args, env_vars, extra_opts, uri=uri or "")
-    return found.run(wait, capture_error)
+    chosen_runner = runner.get(runner_type, user_entry_point, args, env_vars, extra_opts, uri=uri or "")
+    return chosen_runner.run(wait, capture_error)
 
 
 def install(name: str, path: str = environment.code_dir, capture_error: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a program is told of its job: `Environment`, and the paths of the contract as constants."""
+"""A program's view of its job: `Environment`, and the paths of the contract as constants."""
 
 import os
 import sys
@@ -100,10 +100,10 @@ class _Value(property):
         self.name = name
 
 
-def _value(what: str) -> Any:
-    """Return such a property; *what* describes it."""
-    made = _Value(lambda environment: environment._values[made.name], doc=what)
-    return made
+def _value(doc: str) -> Any:
+    """Return such a property; *doc* describes it."""
+    value = _Value(lambda environment: environment._values[value.name], doc=doc)
+    return value
 
 
 class Environment(mapping.MappingMixin):
@@ -187,27 +187,29 @@ class Environment(mapping.MappingMixin):
 
     def to_env_vars(self) -> dict[str, str]:
         """Return the SM_* variables that the script gets."""
-        found = variables.variables(self._job, tuple(self.to_cmd_args()))
-        return {name: value for name, value in found.items() if name.startswith("SM_")}
+        all_variables = variables.variables(self._job, tuple(self.to_cmd_args()))
+        return {name: value for name, value in all_variables.items() if name.startswith("SM_")}
 
     def sagemaker_s3_output(self) -> str | None:
         """Return where the job's output goes in S3, None if the job does not say."""
-        found = (self._given or read_hyperparameters()).get(parameters.OUTPUT)
-        return None if found is None else str(found)
+        output_dir = (self._given or read_hyperparameters()).get(parameters.OUTPUT)
+        return None if output_dir is None else str(output_dir)
 
 
 def _job(contents: DocumentContents) -> Job:
     """Return the job of this host; its script need not be named. Warnings of its documents are left to `train`."""
     environ = dict(os.environ)
     platform = table.detect(environ)
-    ours, machine, log = settings.read(environ), look.probe_machine(environ), Log(level=50)
+    own_settings, machine, log = settings.read(environ), look.probe_machine(environ), Log(level=50)
     asks = any(
         value is not None for value in (contents.resource_config, contents.input_data_config, contents.hyperparameters)
     )
     if asks and (platform.name == "sagemaker" or contents.resource_config is not None):
-        return read_job.read(environ, ours, machine, log, contents=contents)
-    found, _ = table.read_job(platform, environ, ours, machine, log, interpreter=sys.executable, needs_script=False)
-    return found if contents.hyperparameters is None else _with(found, contents.hyperparameters)
+        return read_job.read(environ, own_settings, machine, log, contents=contents)
+    job, _ = table.read_job(
+        platform, environ, own_settings, machine, log, interpreter=sys.executable, needs_script=False
+    )
+    return job if contents.hyperparameters is None else _with(job, contents.hyperparameters)
 
 
 def _with(job: Job, hyperparameters: dict[str, Any]) -> Job:

@@ -96,6 +96,6 @@ def _fetched(uri: str, into: Path) -> Path:
     from toolkit.storage.store import StorageClient
     from toolkit.storage.uri import parse
 
-    where = parse(uri)
-    store = StorageClient(where, dict(os.environ), timeout_s=settings.read(os.environ).storage_timeout_s)
-    return download.fetch(store, where, into, lambda _: None)
+    location = parse(uri)
+    store = StorageClient(location, dict(os.environ), timeout_s=settings.read(os.environ).storage_timeout_s)
+    return download.fetch(store, location, into, lambda _: None)

@@ -22,8 +22,8 @@ def log_script_invocation(
     cmd: Sequence[str] | str, env_vars: Mapping[str, str], logger: logging.Logger | None = None
 ) -> None:
     """Log a command and its variables. Secrets, recognised by their names, are masked."""
-    shown = cmd if isinstance(cmd, str) else " ".join(quoted(token) for token in cmd)
+    command = cmd if isinstance(cmd, str) else " ".join(quoted(token) for token in cmd)
     variables = "\n".join(f"{name}={value}" for name, value in masked(env_vars).items())
     (logger or get_logger()).info(
-        "Invoking user script\n\nEnvironment variables:\n\n%s\n\nCommand:\n\n%s\n", variables, shown
+        "Invoking user script\n\nEnvironment variables:\n\n%s\n\nCommand:\n\n%s\n", variables, command
     )

@@ -29,8 +29,8 @@ def split_by_criteria(
     dictionary: Mapping[str, Any], keys: Iterable[str] | None = None, prefix: str | None = None
 ) -> SplitResultSpec:
     """Return the part of *dictionary* whose names are among *keys* or begin with *prefix*, and the rest."""
-    named = set(keys or ())
-    taken = {name for name in dictionary if name in named or (prefix and name.startswith(prefix))}
+    names = set(keys or ())
+    taken = {name for name in dictionary if name in names or (prefix and name.startswith(prefix))}
     return SplitResultSpec(
         included={name: value for name, value in dictionary.items() if name in taken},
         excluded={name: value for name, value in dictionary.items() if name not in taken},

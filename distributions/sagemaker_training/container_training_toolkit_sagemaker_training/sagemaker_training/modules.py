@@ -9,7 +9,8 @@ from typing import Any
 
 from sagemaker_training import environment, errors, files, logging_config
 from toolkit.train.source import codeartifact
-from toolkit.train.source.install import OPTIONS, REQUIREMENTS
+from toolkit.train.source.install import REQUIREMENTS
+from toolkit.train.source.installer import PIP_OPTIONS
 
 DEFAULT_MODULE_NAME = "default_user_module_name"
 CA_REPOSITORY_ARN_ENV = codeartifact.VARIABLE
@@ -80,12 +81,12 @@ def import_module(uri: str, name: str = DEFAULT_MODULE_NAME) -> ModuleType:
         raise errors.ImportModuleError(error) from error
 
 
-def _pip(wanted: tuple[str, ...], path: str, kind: Any, capture_error: bool) -> None:
+def _pip(requirements: tuple[str, ...], path: str, kind: Any, capture_error: bool) -> None:
     """Run pip in the folder *path*; CA_REPOSITORY_ARN names its only index, whose token is in no argument."""
     environ = dict(os.environ)
     if arn := environ.get(CA_REPOSITORY_ARN_ENV):
         environ = codeartifact.environ_of(environ, codeartifact.index(arn))
-    words = (sys.executable, "-m", "pip", "install", *OPTIONS, *wanted)
+    words = (sys.executable, "-m", "pip", "install", *PIP_OPTIONS, *requirements)
     logger.info("Installing: %s", " ".join(words))
     done = subprocess.run(words, cwd=path, env=environ, stderr=subprocess.PIPE if capture_error else None)
     if done.returncode:

@@ -46,20 +46,20 @@ def check_error(
     """
     kind = error_classes if isinstance(error_classes, type) else DEFAULT_ERROR_CLASS
     words = (cmd,) if isinstance(cmd, str) else tuple(cmd)
-    shown = " ".join(words)
+    command = " ".join(words)
     try:
         process = subprocess.Popen(
             words, cwd=cwd or environment.code_dir, stderr=subprocess.PIPE if capture_error else None, **kwargs
         )
     except OSError as error:
-        raise kind(shown, 127, str(error)) from error
-    said: list[bytes] = []
+        raise kind(command, 127, str(error)) from error
+    lines: list[bytes] = []
     for line in process.stderr or ():
         sys.stderr.buffer.write(line)
         sys.stderr.flush()
-        said.append(line)
+        lines.append(line)
     if code := process.wait():
-        raise kind(shown, code, b"".join(said))
+        raise kind(command, code, b"".join(lines))
     return process
 
 

@@ -10,7 +10,7 @@ from toolkit.train.entry_point import ScriptRequest
 
 
 class RunnerType(enum.Enum):
-    """How the script is started: alone, by mpirun, as SageMaker's data parallel library, by torch_xla, by torchrun.
+    """The script's starter: none, mpirun, SageMaker's data parallel library, torch_xla or torchrun.
 
     SMDataParallel starts torchrun for a job of pytorchddp, for which AWS's PyTorch plug-in asks for it.
     """

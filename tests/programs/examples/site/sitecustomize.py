@@ -32,10 +32,10 @@ def cuda(torch):
         def __instancecheck__(cls, value):
             return isinstance(value, real_device)
 
-        def __call__(cls, *words, **named):
+        def __call__(cls, *words, **keywords):
             if words and isinstance(words[0], str) and words[0].startswith("cuda"):
                 return real_device("cpu")
-            return real_device(*words, **named)
+            return real_device(*words, **keywords)
 
     class Device(metaclass=Meta):
         pass

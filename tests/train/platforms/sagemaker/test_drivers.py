@@ -56,12 +56,12 @@ def test_the_script_and_its_ranks_are_told_by_the_channel(
 ) -> None:
     write(tmp_path, SOURCE, distributed, {"lr": "0.1"})
 
-    told = job(tmp_path)
+    parsed = job(tmp_path)
 
-    assert (told.spec.entry, told.spec.source) == ("train.py", str(tmp_path / "input/data/code"))
-    assert (told.strategy.name, told.strategy.processes_per_host) == (name, per_host)
-    assert told.strategy.mpirun_options == options
-    assert (told.spec.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
+    assert (parsed.spec.entry, parsed.spec.source) == ("train.py", str(tmp_path / "input/data/code"))
+    assert (parsed.strategy.name, parsed.strategy.processes_per_host) == (name, per_host)
+    assert parsed.strategy.mpirun_options == options
+    assert (parsed.spec.hyperparameters, parsed.argument_style) == ({"lr": 0.1}, "json")
 
 
 def test_a_script_may_be_named_from_its_folder_as_a_shell_has_it(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_a_script_finds_what_sm_train_would_tell_it(tmp_path: Path) -> None:
 def test_a_program_that_is_named_wins_over_the_channel(tmp_path: Path) -> None:
     write(tmp_path, SOURCE, TORCHRUN, {"sagemaker_program": '"other.py"'})
 
-    told = job(tmp_path)
+    parsed = job(tmp_path)
 
-    assert (told.spec.entry, told.strategy.name, told.argument_style) == ("other.py", "script", "sagemaker")
+    assert (parsed.spec.entry, parsed.strategy.name, parsed.argument_style) == ("other.py", "script", "sagemaker")
 
 
 @pytest.mark.parametrize(
@@ -172,43 +172,47 @@ def test_a_command_of_any_kind_is_ours_where_sm_train_has_started_it(tmp_path: P
     """A start script of the user's: the SDK's own drivers do not run beside a command."""
     write(tmp_path, {**SOURCE, "command": "bash start.sh", "requirements": "deps/gpu.txt"}, TORCHRUN)
 
-    told = job(tmp_path, SM_OUTPUT_FAILURE="/opt/ml/output/failure")
+    parsed = job(tmp_path, SM_OUTPUT_FAILURE="/opt/ml/output/failure")
 
-    assert (told.spec.entry, told.strategy.name, told.spec.requirements) == ("train.py", "torch_distributed", False)
+    assert (parsed.spec.entry, parsed.strategy.name, parsed.spec.requirements) == (
+        "train.py",
+        "torch_distributed",
+        False,
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "/usr/local/bin/train --ignored", "exec train", "cd x && exec train"])
 def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, command: str) -> None:
     write(tmp_path, {**SOURCE, "entry_script": None, "command": command}, TORCHRUN, {"lr": "0.1"})
 
-    told = job(tmp_path, SAGEMAKER_TRAINING_MODULE="framework:main")
+    parsed = job(tmp_path, SAGEMAKER_TRAINING_MODULE="framework:main")
 
-    assert (told.spec.plugin, told.spec.entry, told.spec.source, told.strategy.name) == (
+    assert (parsed.spec.plugin, parsed.spec.entry, parsed.spec.source, parsed.strategy.name) == (
         "framework:main",
         None,
         None,
         "script",
     )
-    assert (told.argument_style, told.spec.hyperparameters) == ("sagemaker", {"lr": 0.1})
+    assert (parsed.argument_style, parsed.spec.hyperparameters) == ("sagemaker", {"lr": 0.1})
 
 
 def test_a_command_that_is_train_runs_the_script_beside_it_as_the_job_asks(tmp_path: Path) -> None:
     write(tmp_path, {**SOURCE, "command": "train"}, TORCHRUN, {"lr": "0.1"})
 
-    told = job(tmp_path)
+    parsed = job(tmp_path)
 
-    assert (told.spec.entry, told.strategy.name, told.argument_style) == (
+    assert (parsed.spec.entry, parsed.strategy.name, parsed.argument_style) == (
         SOURCE["entry_script"],
         "torch_distributed",
         "json",
     )
 
 
-@pytest.mark.parametrize(("asked", "installs"), [(None, False), ("requirements.txt", True), ("auto", True)])
+@pytest.mark.parametrize(("requirements", "installs"), [(None, False), ("requirements.txt", True), ("auto", True)])
 def test_requirements_are_installed_only_where_the_sender_asks_for_it(
-    tmp_path: Path, asked: str | None, installs: bool
+    tmp_path: Path, requirements: str | None, installs: bool
 ) -> None:
-    write(tmp_path, {**SOURCE, "requirements": asked}, {})
+    write(tmp_path, {**SOURCE, "requirements": requirements}, {})
 
     assert job(tmp_path).spec.requirements is installs
 

@@ -1,4 +1,4 @@
-"""What a script gets, byte for byte, compared with what sagemaker-training 5.1.4 gave it (tests/data)."""
+"""A script's arguments and variables are, byte for byte, those of sagemaker-training 5.1.4 (tests/data)."""
 
 import json
 import re
@@ -50,18 +50,18 @@ def test_the_goldens_are_there() -> None:
 def test_arguments_are_those_of_sagemaker_training(golden: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     _, content = golden
 
-    given = Given(content, tmp_path / "ml")
+    case = Given(content, tmp_path / "ml")
 
-    assert list(given.argv) == content["seen"]["argv"]
+    assert list(case.argv) == content["seen"]["argv"]
 
 
 def test_variables_are_those_of_sagemaker_training(golden: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     name, content = golden
 
-    given = Given(content, tmp_path / "ml").variables
+    variables = Given(content, tmp_path / "ml").variables
 
     expected = content["seen"]["environ"] | DIFFERENT.get(name, {})
-    assert {key: given.get(key) for key in expected} == expected
+    assert {key: variables.get(key) for key in expected} == expected
 
 
 def test_nothing_is_added_but_aliases_the_python_path_and_the_checkpoints(
@@ -69,16 +69,16 @@ def test_nothing_is_added_but_aliases_the_python_path_and_the_checkpoints(
 ) -> None:
     _, content = golden
 
-    given = Given(content, tmp_path / "ml").variables
+    variables = Given(content, tmp_path / "ml").variables
 
-    seen = content["seen"]["environ"]
-    aliases = {re.sub("[^A-Z0-9_]", "_", name) for name in seen}
-    assert set(given) - set(seen) - set(content["environ"]) <= aliases | {"PYTHONPATH", "SM_CHECKPOINT_DIR"}
+    recorded = content["seen"]["environ"]
+    aliases = {re.sub("[^A-Z0-9_]", "_", name) for name in recorded}
+    assert set(variables) - set(recorded) - set(content["environ"]) <= aliases | {"PYTHONPATH", "SM_CHECKPOINT_DIR"}
 
 
 def test_the_training_environment_has_every_key_of_sagemaker_training(tmp_path: Path) -> None:
     content = json.loads(GOLDENS[0].read_text())
 
-    ours = json.loads(Given(content, tmp_path / "ml").variables["SM_TRAINING_ENV"])
+    training_env = json.loads(Given(content, tmp_path / "ml").variables["SM_TRAINING_ENV"])
 
-    assert sorted(ours) == sorted(json.loads(content["seen"]["environ"]["SM_TRAINING_ENV"]))
+    assert sorted(training_env) == sorted(json.loads(content["seen"]["environ"]["SM_TRAINING_ENV"]))

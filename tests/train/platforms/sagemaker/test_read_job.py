@@ -98,10 +98,10 @@ def test_a_relative_base_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_two_bases_on_one_machine_have_scratch_folders_of_their_own() -> None:
-    one, two = (folders({"SAGEMAKER_BASE_DIR": base, "TMPDIR": "/scratch"}).scratch for base in ("/a", "/b"))
+    first, two = (folders({"SAGEMAKER_BASE_DIR": base, "TMPDIR": "/scratch"}).scratch for base in ("/a", "/b"))
 
-    assert one.parent == two.parent == Path("/scratch")
-    assert one != two
+    assert first.parent == two.parent == Path("/scratch")
+    assert first != two
 
 
 # Documents that are missing or wrong
@@ -127,7 +127,7 @@ def test_a_missing_document_is_named(base: Base, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "reason"),
     [
         (b"", "expected a JSON document, found an empty file"),
         (b" \n", "expected a JSON document, found an empty file"),
@@ -141,14 +141,14 @@ def test_a_missing_document_is_named(base: Base, name: str) -> None:
     ],
 )
 def test_a_document_that_is_no_json_is_told_with_what_was_found(
-    base: Base, name: str, content: bytes, found: str
+    base: Base, name: str, content: bytes, reason: str
 ) -> None:
     base.file(name).write_bytes(content)
 
     error = base.error()
 
     assert error.startswith(f"{base.file(name)}: ")
-    assert found in error
+    assert reason in error
 
 
 def test_a_document_that_is_no_json_is_not_shown_since_it_may_hold_secrets(base: Base) -> None:
@@ -166,14 +166,14 @@ def test_a_document_that_is_a_folder_is_told(base: Base) -> None:
 
 @pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "reason"),
     [
         ("fifo", "found one that cannot be read (a FIFO, no regular file)"),
         ("/dev/zero", "found one that cannot be read (a device, no regular file)"),
         ("2 GB", "found one that cannot be read (it has more than 16,777,216 bytes)"),
     ],
 )
-def test_a_document_without_an_end_is_told_at_once(base: Base, name: str, kind: str, found: str) -> None:
+def test_a_document_without_an_end_is_told_at_once(base: Base, name: str, kind: str, reason: str) -> None:
     base.file(name).unlink()
     if kind == "fifo":
         os.mkfifo(base.file(name))
@@ -183,7 +183,7 @@ def test_a_document_without_an_end_is_told_at_once(base: Base, name: str, kind: 
     else:
         base.file(name).symlink_to(kind)
 
-    assert found in base.error()
+    assert reason in base.error()
 
 
 @pytest.mark.parametrize("name", ["metric-definition-regex", "checkpointconfig", "profilerconfig"])
@@ -367,15 +367,16 @@ def test_channels_and_hyperparameters_that_differ_only_in_case_are_told(base: Ba
         inputdataconfig={name: {"TrainingInputMode": "File"} for name in ("train-a", "train-A")},
     ).read()
 
-    said = base.heard()
-    assert "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR, which holds that of 'LR'. Rename" in said
+    output = base.heard()
+    assert "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR, which holds that of 'LR'. Rename" in output
     assert (
-        "channels 'train-a' and 'train-A' share the variable SM_CHANNEL_TRAIN_A, which holds that of 'train-A'" in said
+        "channels 'train-a' and 'train-A' share the variable SM_CHANNEL_TRAIN_A, which holds that of 'train-A'"
+        in output
     )
 
 
 @pytest.mark.parametrize(
-    ("addresses", "told"),
+    ("addresses", "message"),
     [
         ("algo-1=10.0.0.1,algo-4=10.0.0.4", "names algo-4: expected hosts of the job (algo-1, algo-2, algo-3)"),
         ("algo-1=10.0.0.1,algo-2=10.0.0.2,algo-3=10.0.0.3,algo-4=10.0.0.4", ""),
@@ -383,26 +384,26 @@ def test_channels_and_hyperparameters_that_differ_only_in_case_are_told(base: Ba
     ],
     ids=["misspelt", "more than the job's", "some of the job's"],
 )
-def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, addresses: str, told: str) -> None:
+def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, addresses: str, message: str) -> None:
     base.write(resourceconfig=HETERO).read(settings=Settings(host_addresses=addresses))
 
-    said = base.heard()
-    assert told in said
-    assert ("TOOLKIT_HOST_ADDRESSES" in said) == bool(told)
+    output = base.heard()
+    assert message in output
+    assert ("TOOLKIT_HOST_ADDRESSES" in output) == bool(message)
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_told"),
+    ("group_names", "is_told"),
     [('["gpu"]', True), ('["%s", "gpu"]', True), ('["%s"]', False)],
 )
-def test_groups_of_the_distribution_that_the_job_has_not_are_named(base: Base, asked: str, is_told: bool) -> None:
-    groups = asked.replace("%s", str(GROUPS[0]["instance_group_name"]))
+def test_groups_of_the_distribution_that_the_job_has_not_are_named(base: Base, group_names: str, is_told: bool) -> None:
+    groups = group_names.replace("%s", str(GROUPS[0]["instance_group_name"]))
     base.write(
         hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": groups}, resourceconfig=HETERO
     ).read()
 
-    told = "Hosts of other groups run the script alone"
-    assert (told in base.heard()) == is_told
+    expected = "Hosts of other groups run the script alone"
+    assert (expected in base.heard()) == is_told
 
 
 @pytest.mark.parametrize(
@@ -453,9 +454,9 @@ def test_documents_may_hold_nan(base: Base) -> None:
 
 
 def test_strings_are_read_as_json_once_and_others_stay() -> None:
-    given = {"a": "1", "b": '"1"', "c": "one", "d": 1, "e": ["1"], "f": "", "g": "1" * 5_000, "h": "[" * 100_000}
+    values = {"a": "1", "b": '"1"', "c": "one", "d": 1, "e": ["1"], "f": "", "g": "1" * 5_000, "h": "[" * 100_000}
 
-    assert decode_values(given) == {**given, "a": 1, "b": "1"}
+    assert decode_values(values) == {**values, "a": 1, "b": "1"}
 
 
 def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
@@ -473,7 +474,7 @@ def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "parallel", "shown"),
+    ("flag", "parallel", "expected"),
     [
         ("torch_distributed", {"partitions": 2}, ["mpi", "torch_distributed"]),
         ("pytorch_ddp", {"partitions": 2}, ["mpi", "pytorch_ddp"]),
@@ -482,11 +483,11 @@ def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
     ],
 )
 def test_transformers_finds_mpis_flag_in_every_job_of_the_model_parallel_library(
-    base: Base, flag: str, parallel: dict[str, int], shown: list[str]
+    base: Base, flag: str, parallel: dict[str, int], expected: list[str]
 ) -> None:
     base.write(hyperparameters={f"sagemaker_{flag}_enabled": "true", "mp_parameters": json.dumps(parallel)})
 
-    assert base.read().spec.platform_values.parameters == {f"sagemaker_{name}_enabled": True for name in shown}
+    assert base.read().spec.platform_values.parameters == {f"sagemaker_{name}_enabled": True for name in expected}
 
 
 def test_the_entry_point_of_the_variable_beats_that_of_the_hyperparameter(base: Base) -> None:
@@ -625,8 +626,21 @@ def test_a_distribution_that_is_not_used_is_named_in_a_warning(base: Base) -> No
 @pytest.mark.parametrize(
     "off",
     [
-        *("false", "False", "", "0", "null", False, None),
-        *('"None"', '"no"', '"off"', '"FALSE"', "None", " n ", '{"enabled": false}', 0.0),
+        "false",
+        "False",
+        "",
+        "0",
+        "null",
+        False,
+        None,
+        '"None"',
+        '"no"',
+        '"off"',
+        '"FALSE"',
+        "None",
+        " n ",
+        '{"enabled": false}',
+        0.0,
     ],
 )
 def test_a_flag_that_is_off_is_off(base: Base, off: Any) -> None:
@@ -671,8 +685,8 @@ def test_a_parameter_of_sagemakers_that_is_misspelt_is_warned_of(base: Base, nam
 
     base.read()
 
-    told = f"hyperparameters.json: $.{name} is ignored: nothing reads it. Did you mean {near}?"
-    assert base.heard() == (f"[toolkit] warning: {told}\n" if near else "")
+    message = f"hyperparameters.json: $.{name} is ignored: nothing reads it. Did you mean {near}?"
+    assert base.heard() == (f"[toolkit] warning: {message}\n" if near else "")
 
 
 def test_a_host_of_a_distribution_group_takes_part_in_the_groups_order(base: Base) -> None:
@@ -726,13 +740,13 @@ def test_without_instance_groups_every_host_takes_part(base: Base) -> None:
 
 def test_all_hosts_agree_on_leader_and_ranks(base: Base) -> None:
     base.write(hyperparameters=TORCH)
-    seen = []
+    clusters = []
     for host in ("algo-1", "algo-3"):
         base.write(resourceconfig={**HETERO, "current_host": host})
         cluster = base.read().cluster
-        seen.append((cluster.leader, cluster.rank, cluster.is_leader))
+        clusters.append((cluster.leader, cluster.rank, cluster.is_leader))
 
-    assert seen == [("algo-3", 1, False), ("algo-3", 0, True)]
+    assert clusters == [("algo-3", 1, False), ("algo-3", 0, True)]
 
 
 def test_a_host_missing_from_its_own_group_is_told(base: Base) -> None:
@@ -783,13 +797,13 @@ def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(base
 
 def test_ranks_of_smddp_on_several_hosts_find_the_instance_type_unless_the_user_set_it(base: Base) -> None:
     base.write(hyperparameters={"sagemaker_distributed_dataparallel_enabled": "true"})
-    one = base.read()
+    single = base.read()
     base.write(resourceconfig={"current_host": "a", "hosts": ["a", "b"], "current_instance_type": "ml.p4d.24xlarge"})
 
-    several, own = base.read(), base.read({"SAGEMAKER_INSTANCE_TYPE": "mine"})
+    several, with_type = base.read(), base.read({"SAGEMAKER_INSTANCE_TYPE": "mine"})
 
-    found = [job.environ.get("SAGEMAKER_INSTANCE_TYPE") for job in (one, several, own)]
-    assert found == [None, "ml.p4d.24xlarge", "mine"]
+    types = [job.environ.get("SAGEMAKER_INSTANCE_TYPE") for job in (single, several, with_type)]
+    assert types == [None, "ml.p4d.24xlarge", "mine"]
 
 
 def test_addresses_of_hosts_come_from_the_settings(base: Base) -> None:
@@ -818,7 +832,7 @@ def test_metric_definitions_are_read_where_there_are_any(base: Base) -> None:
 
 
 def test_metric_definitions_of_another_shape_draw_a_warning_only(base: Base) -> None:
-    """That file is not documented; a job must not fail because of it."""
+    """The file is not documented; a job must not fail because of it."""
     job = base.write(metric_definition_regex=[1]).read()
 
     assert job.spec.metric_definitions == ()
@@ -827,10 +841,10 @@ def test_metric_definitions_of_another_shape_draw_a_warning_only(base: Base) -> 
 
 def test_a_metrics_file_of_the_users_own_wins(base: Base, tmp_path: Path) -> None:
     base.write(metric_definition_regex=LIST)
-    own = tmp_path / "own.json"
-    own.write_text('{"acc": "acc=(.*)"}')
+    path = tmp_path / "own.json"
+    path.write_text('{"acc": "acc=(.*)"}')
 
-    assert base.read(settings=Settings(metrics=own)).spec.metric_definitions == (("acc", "acc=(.*)"),)
+    assert base.read(settings=Settings(metrics=path)).spec.metric_definitions == (("acc", "acc=(.*)"),)
 
 
 @pytest.mark.parametrize("write", [lambda _: None, lambda file: file.write_text("[1]"), lambda file: file.mkdir()])
@@ -928,14 +942,14 @@ def test_awss_pytorch_images_tell_the_script_torchs_version_and_their_plug_in(
 
 
 def test_names_and_folders_are_shown_as_the_documents_have_them(base: Base) -> None:
-    """5.1.4: SAGEMAKER_JOB_NAME is the SDK's hyperparameter, SM_MODULE_DIR never the image's own variable."""
-    own = {"TRAINING_JOB_NAME": "a", "SAGEMAKER_SUBMIT_DIRECTORY": "/in/the/image"}
+    """Contract 5.1.4: SAGEMAKER_JOB_NAME is the SDK's hyperparameter, SM_MODULE_DIR never the image's own variable."""
+    environ = {"TRAINING_JOB_NAME": "a", "SAGEMAKER_SUBMIT_DIRECTORY": "/in/the/image"}
     base.write(hyperparameters={"sagemaker_job_name": '"b"'})
 
-    shown = variables(base.read(own), ())
+    values = variables(base.read(environ), ())
 
-    assert (shown["SAGEMAKER_JOB_NAME"], json.loads(shown["SM_TRAINING_ENV"])["job_name"]) == ("b", "a")
-    assert shown["SM_MODULE_DIR"] == str(base.folder / "code")
+    assert (values["SAGEMAKER_JOB_NAME"], json.loads(values["SM_TRAINING_ENV"])["job_name"]) == ("b", "a")
+    assert values["SM_MODULE_DIR"] == str(base.folder / "code")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Jobs of that SDK do not start an image's `train`: /bin/bash runs sm_drivers/sm_t
 not. If `train` is started all the same, by the job's own command (`exec train`) or as an image's entry point, the
 channel's documents name the script and how to start its ranks (sagemaker-train 1.27.0, model_trainer.py and
 distributed.py, seen 2026-11): sourcecode.json holds SourceCode, distributed.json all keys of Torchrun or MPI, or {}.
+Those of the toolkit's own `Toolkit` and `source_code` (distributions/sagemaker_sdk) are keys there, too.
 """
 
 import json
@@ -16,7 +17,10 @@ import msgspec
 from toolkit.errors import ContractError
 from toolkit.folders import may_exist
 from toolkit.job.cluster import Cluster
+from toolkit.job.documents import parameters
 from toolkit.job.documents.input_config import load, typed
+from toolkit.job.file.distribution import strategy_of
+from toolkit.job.file.options import Origin
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.patterns import lazy
@@ -50,12 +54,20 @@ SDK_SETS = "SM_OUTPUT_FAILURE"
 
 
 class SourceCode(Record, frozen=True, kw_only=True):
-    """sourcecode.json. `source_dir` is a path on the sender's machine; in the container its content is channel code."""
+    """sourcecode.json."""
 
     entry_script: str | None = None
+    """The script, in the source."""
     command: str | None = None
+    """What sm_train.sh runs in place of a driver."""
+    args: tuple[str | int | float, ...] | None = None
+    """The words behind the command: our script's."""
     requirements: str | None = None
+    """The file in the source that sm_train.sh installs."""
+    toolkit_requirements: str | None = None
+    """The one that `train` installs: requirements.txt, or "auto" for the same where it is there."""
     source_dir: str | None = None
+    """A path on the sender's machine; in the container its content is channel code."""
 
 
 class Distributed(Record, frozen=True, kw_only=True):
@@ -63,6 +75,13 @@ class Distributed(Record, frozen=True, kw_only=True):
 
     process_count_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
     mpi_additional_options: tuple[str, ...] | None = None
+
+
+class Toolkit(Record, frozen=True, kw_only=True):
+    """The keys of distributed.json that the toolkit's own class writes."""
+
+    distribution: str | dict[str, Any] | None
+    processes_per_host: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 def with_sdk_drivers(spec: JobSpec, cluster: Cluster, data: Path, environ: Mapping[str, str]) -> JobSpec:
@@ -75,7 +94,7 @@ def with_sdk_drivers(spec: JobSpec, cluster: Cluster, data: Path, environ: Mappi
         ContractError: a document is wrong, or asks for something that only sm_train.sh supports.
     """
     file = data / "sm_drivers/sourcecode.json"
-    source = typed(load(file, hint=HINT), SourceCode, file)
+    source = typed(load(file, hint=HINT), SourceCode, f"{file}: $")
     by_the_sdk = SDK_SETS in environ  # Then sm_train.sh runs, and its command, whatever it is, has started us.
     starts_us = bool(source.command) and (by_the_sdk or starts_train(source.command or ""))
     if not source.entry_script and starts_us:
@@ -96,15 +115,22 @@ def with_sdk_drivers(spec: JobSpec, cluster: Cluster, data: Path, environ: Mappi
         )
     folder = source.source_dir or ""
     submitted = str(data / "code" / (Path(folder).name if folder.endswith(".tar.gz") else "")) if folder else None
+    strategy, groups = _strategy(data, cluster)
+    strategy = strategy or spec.strategy
+    parallel = strategy.model_parallel
     return msgspec.structs.replace(
         spec,
         entry=source.entry_script.removeprefix("./"),
         entry_from=f"{file.name}: $.entry_script",
         source=submitted or spec.source,
         source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,
-        requirements=source.requirements is not None and is_known,  # sm_train.sh has installed any other.
-        strategy=_strategy(data) or spec.strategy,
+        requirements=source.toolkit_requirements is not None
+        or (source.requirements is not None and is_known),  # sm_train.sh has installed any other.
+        strategy=strategy,
+        groups=groups or spec.groups,
+        hyperparameters={**({} if parallel is None else {parameters.MODEL_PARALLEL: parallel}), **spec.hyperparameters},
         argument_style="json",  # As the SDK's own drivers write arguments.
+        arguments=tuple(map(str, source.args or ())),
         defaults={**spec.defaults, **_variables(source.entry_script, cluster, data)},
         platform_values=msgspec.structs.replace(
             spec.platform_values, module_dir=submitted or spec.platform_values.module_dir
@@ -185,21 +211,28 @@ def _variables(entry: str, cluster: Cluster, data: Path) -> dict[str, str]:
     }
 
 
-def _strategy(data: Path) -> Strategy | None:
+def _strategy(data: Path, cluster: Cluster) -> tuple[Strategy | None, tuple[str, ...]]:
+    """Return how ranks are started, None if the channel does not say; and the instance groups that take part."""
     distributed = _distributed(data)
     if not distributed:
-        return None
-    shared = typed(distributed, Distributed, data / "sm_drivers/distributed.json")
+        return None, ()
+    if "distribution" in distributed:
+        own = typed(distributed, Toolkit, f"{data}/sm_drivers/distributed.json: $")
+        groups = {group.name for group in cluster.groups}
+        strategy, named = strategy_of(own.distribution, groups, Origin(where=f"{data}/sm_drivers/distributed.json"))
+        if own.processes_per_host is not None:
+            strategy = msgspec.structs.replace(strategy, processes_per_host=own.processes_per_host)
+        return strategy, named
+    shared = typed(distributed, Distributed, f"{data}/sm_drivers/distributed.json: $")
     if "mpi_additional_options" not in distributed:
-        return Strategy(name="torch_distributed", processes_per_host=shared.process_count_per_node)
+        return Strategy(name="torch_distributed", processes_per_host=shared.process_count_per_node), ()
     options = " ".join(shared.mpi_additional_options or ())
-    return Strategy(
-        name="mpi",
-        processes_per_host=shared.process_count_per_node,
-        mpirun_options=options,
-    )
+    count = shared.process_count_per_node
+    return Strategy(name="mpi", processes_per_host=count, mpirun_options=options), ()
 
 
 def _distributed(data: Path) -> dict[str, Any]:
     file = data / "sm_drivers/distributed.json"
-    return typed(load(file, hint=HINT) or {}, dict[str, Any], file) if may_exist(file, follow_links=False) else {}
+    if not may_exist(file, follow_links=False):
+        return {}
+    return typed(load(file, hint=HINT) or {}, dict[str, Any], f"{file}: $")

@@ -46,10 +46,12 @@ def read(
     interpreter: str = sys.executable,
     needs_script: bool = True,  # noqa: ARG001 - this platform never refuses a job here for want of a script
     contents: DocumentContents | None = None,
+    places: Mapping[str, str] = {},
 ) -> Job:
     """Return the job that *environ* and the documents describe; the script runs under *interpreter*.
 
-    *contents*: used in place of documents.
+    *contents*: used in place of documents. *places*: where hyperparameters of hyperparameters.json came from, for
+    errors.
 
     Raises:
         ContractError: a document or a value in it is missing or wrong.
@@ -68,7 +70,9 @@ def read(
         hyperparameters = decode_values(config.hyperparameters)
     sources = [("TOOLKIT_PROGRAM", settings.program), *program_sources(hyperparameters, environ)]
     entry_from, entry = choose_script(sources, job_folders.code, log)
-    spec = job_spec(config, hyperparameters, job_folders, environ, log, entry=entry, entry_from=entry_from)
+    spec = job_spec(
+        config, hyperparameters, job_folders, environ, log, places=places, entry=entry, entry_from=entry_from
+    )
     if spec.entry is None and may_exist(job_folders.data / "sm_drivers/sourcecode.json", follow_links=False):
         from toolkit.train.platforms.sagemaker.drivers import with_sdk_drivers
 

@@ -22,7 +22,7 @@ output_intermediate_dir resource_config topology user_entry_point
 
 
 def test_every_variable_of_the_contract_is_there_with_its_bytes(base: Base) -> None:
-    """21."""
+    """Contract point 21."""
     base.hyperparameters({"epochs": "3", "sagemaker_extra": "[1, 2]"})
     base.inputs("validation", "train")
     base.program(SEES)
@@ -73,19 +73,23 @@ def test_every_variable_of_the_contract_is_there_with_its_bytes(base: Base) -> N
 
 
 def test_sm_training_env_has_every_key(base: Base) -> None:
-    """21."""
+    """Contract point 21."""
     base.program(SEES)
 
     done = base.train()
 
-    told = json.loads(done.environ["SM_TRAINING_ENV"])
-    assert set(told) >= TRAINING_ENV_KEYS
-    assert done.environ["SM_TRAINING_ENV"] == json.dumps(told, sort_keys=True, separators=(",", ":"))
-    assert (told["is_master"], told["master_hostname"], told["job_name"]) == (True, "algo-1", "walk")
+    training_env = json.loads(done.environ["SM_TRAINING_ENV"])
+    assert set(training_env) >= TRAINING_ENV_KEYS
+    assert done.environ["SM_TRAINING_ENV"] == json.dumps(training_env, sort_keys=True, separators=(",", ":"))
+    assert (training_env["is_master"], training_env["master_hostname"], training_env["job_name"]) == (
+        True,
+        "algo-1",
+        "walk",
+    )
 
 
 def test_channels_are_sorted_and_each_has_a_variable(base: Base) -> None:
-    """22."""
+    """Contract point 22."""
     base.inputs("validation", "eval-2", "train")
     base.program(SEES)
 
@@ -97,7 +101,7 @@ def test_channels_are_sorted_and_each_has_a_variable(base: Base) -> None:
 
 
 def test_a_pipe_channel_has_its_variable_and_its_fifos_are_left_alone(base: Base) -> None:
-    """22, 66: nobody but the script opens a FIFO."""
+    """Contract points 22, 66: nobody but the script opens a FIFO."""
     base.inputs("train", mode="Pipe")
     fifo = base.root / "input/data/train_0"
     fifo.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +116,7 @@ def test_a_pipe_channel_has_its_variable_and_its_fifos_are_left_alone(base: Base
 
 
 def test_gpus_are_counted_by_asking_nvidia_smi_once(base: Base) -> None:
-    """23."""
+    """Contract point 23."""
     counter = base.folder / "asked"
     base.executable(
         "nvidia-smi", f'#!/bin/sh\necho asked >> {counter}\nfor n in 0 1 2 3; do echo "GPU $n: H (UUID: $n)"; done\n'
@@ -126,7 +130,7 @@ def test_gpus_are_counted_by_asking_nvidia_smi_once(base: Base) -> None:
 
 
 def test_neuron_cores_are_counted(base: Base) -> None:
-    """23."""
+    """Contract point 23."""
     base.executable("neuron-ls", '#!/bin/sh\necho \'[{"nc_count": 2}, {"nc_count": 2}]\'\n')
     base.program(SEES)
 
@@ -136,7 +140,7 @@ def test_neuron_cores_are_counted(base: Base) -> None:
 
 
 def test_a_trn2_48xlarge_has_64_neuron_cores(base: Base) -> None:
-    """23."""
+    """Contract point 23."""
     base.resources(current_instance_type="ml.trn2.48xlarge")
     base.program(SEES)
 
@@ -146,7 +150,7 @@ def test_a_trn2_48xlarge_has_64_neuron_cores(base: Base) -> None:
 
 
 def test_a_machine_without_accelerators_has_none_and_its_cpus_are_counted(base: Base) -> None:
-    """23."""
+    """Contract point 23."""
     base.program(SEES)
 
     done = base.train(PATH=f"{base.folder}/bin:/usr/bin:/bin")
@@ -155,7 +159,7 @@ def test_a_machine_without_accelerators_has_none_and_its_cpus_are_counted(base: 
 
 
 def test_a_topology_is_told_where_there_is_one(base: Base) -> None:
-    """24."""
+    """Contract point 24."""
     topology = [{"hostName": "algo-1", "capacityUnitId": "u"}]
     base.resources(topology=topology)
     base.program(SEES)
@@ -166,7 +170,7 @@ def test_a_topology_is_told_where_there_is_one(base: Base) -> None:
 
 
 def test_no_topology_is_no_variable(base: Base) -> None:
-    """24."""
+    """Contract point 24."""
     base.program(SEES)
 
     done = base.train()
@@ -175,7 +179,7 @@ def test_no_topology_is_no_variable(base: Base) -> None:
 
 
 def test_host_job_region_and_path_are_told(base: Base) -> None:
-    """25: the code folder comes before the user's own PYTHONPATH."""
+    """Contract point 25: the code folder comes before the user's own PYTHONPATH."""
     base.hyperparameters({"sagemaker_region": '"eu-north-1"', "sagemaker_job_name": '"asked-for"'})
     base.program(SEES)
 
@@ -191,7 +195,7 @@ def test_host_job_region_and_path_are_told(base: Base) -> None:
 
 
 def test_a_script_imports_its_neighbours_first(base: Base) -> None:
-    """25."""
+    """Contract point 25."""
     base.program("import neighbour\nneighbour.speak()\n")
     base.program("def speak(): print('from the code folder')", "neighbour.py")
     other = base.folder / "other/neighbour.py"
@@ -204,7 +208,7 @@ def test_a_script_imports_its_neighbours_first(base: Base) -> None:
 
 
 def test_the_program_named_in_the_environment_wins(base: Base) -> None:
-    """26: and TOOLKIT_PROGRAM over SAGEMAKER_PROGRAM, which images bake in; a line says which won."""
+    """Contract point 26: and TOOLKIT_PROGRAM over SAGEMAKER_PROGRAM, which images bake in; a line says which won."""
     base.hyperparameters(program="documented.py")
     base.program("raise SystemExit('never')", "baked.py")
     base.program(SEES)
@@ -242,7 +246,7 @@ def test_the_only_script_needs_no_name(base: Base) -> None:
     ],
 )
 def test_the_users_own_environment_is_never_overwritten(base: Base, name: str, value: str) -> None:
-    """27."""
+    """Contract point 27."""
     base.program(SEES)
 
     done = base.train({name: value})
@@ -251,7 +255,7 @@ def test_the_users_own_environment_is_never_overwritten(base: Base, name: str, v
 
 
 def test_a_plain_job_of_several_hosts_knows_its_leader(base: Base) -> None:
-    """28: MASTER_ADDR reaches the first host, MASTER_PORT is 7777."""
+    """Contract point 28: MASTER_ADDR reaches the first host, MASTER_PORT is 7777."""
     base.resources(("algo-1", "algo-2"), current="algo-2")
     base.program(SEES)
 
@@ -263,7 +267,7 @@ def test_a_plain_job_of_several_hosts_knows_its_leader(base: Base) -> None:
 
 
 def test_children_write_unbuffered_unless_told_otherwise(base: Base) -> None:
-    """58."""
+    """Contract point 58."""
     base.program(SEES)
 
     done = base.train()
@@ -272,7 +276,7 @@ def test_children_write_unbuffered_unless_told_otherwise(base: Base) -> None:
 
 
 def test_the_toolkits_own_folders_do_not_leak_into_the_path_of_a_script(base: Base) -> None:
-    """27: of the toolkit only the hook's folder may be on a script's PYTHONPATH."""
+    """Contract point 27: of the toolkit only the hook's folder may be on a script's PYTHONPATH."""
     base.program(SEES)
 
     done = base.train(TOOLKIT_RANK_HOOK="off")
@@ -281,13 +285,13 @@ def test_the_toolkits_own_folders_do_not_leak_into_the_path_of_a_script(base: Ba
     assert [path for path in done.environ["PYTHONPATH"].split(os.pathsep) if path.startswith(str(package))] == []
 
 
-@pytest.mark.parametrize("given", [{}, {"SM_CHECKPOINT_DIR": "/mine"}])
-def test_the_checkpoint_folder_has_a_variable_unless_the_user_has_it(base: Base, given: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{}, {"SM_CHECKPOINT_DIR": "/mine"}])
+def test_the_checkpoint_folder_has_a_variable_unless_the_user_has_it(base: Base, variables: dict[str, str]) -> None:
     base.program("import os\nprint(os.environ['SM_CHECKPOINT_DIR'], os.path.isdir(os.environ['SM_CHECKPOINT_DIR']))\n")
 
-    done = base.train(given)
+    done = base.train(variables)
 
-    assert done.stdout.decode() == ("/mine False\n" if given else f"{base.folder / 'opt/ml/checkpoints'} True\n")
+    assert done.stdout.decode() == ("/mine False\n" if variables else f"{base.folder / 'opt/ml/checkpoints'} True\n")
 
 
 def test_a_toolkit_variable_that_is_no_setting_is_warned_of_with_the_nearest_name(base: Base) -> None:

@@ -27,7 +27,8 @@ METRICS = "metrics.jsonl"
 
 def clear_stale(folders: Folders, log: Log) -> None:
     """Remove the reports of an earlier run in this container, so that a report found later is this run's."""
-    for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
+    reports = (folders.success, folders.failure, folders.manifest)
+    for file in (*reports, folders.output / OUTCOME, folders.output / METRICS):
         if not may_exist(file, follow_links=False):
             continue  # On a read-only file system, unlink() fails with EROFS even for a missing file.
         try:

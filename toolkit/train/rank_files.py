@@ -1,4 +1,5 @@
-"""At the end of an attempt, what the compiler did in this host's ranks."""
+"""Reads what this host's ranks left at the end of an attempt: the traces that TOOLKIT_PROFILE asked for, and what the
+compiler did."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 from toolkit import files, folders
 from toolkit.errors import ToolkitError
 from toolkit.job.compilation import Compilation
+from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.records import decode
 from toolkit.status_pages.layout import COMPILER_NAME
@@ -13,7 +15,30 @@ from toolkit.status_pages.layout import COMPILER_NAME
 LOST = "what the compiler did is not in outcome.json"
 
 
-def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
+class RequestedTraces:
+    """The traces of this host's ranks. Those of an earlier run or attempt do not count."""
+
+    def __init__(self, job: Job) -> None:
+        self._asked = job.settings.profile
+        self._folder = job.folders.output / "profiler" / "framework"
+        self._before = self._written()
+
+    def say_if_none(self, log: Log) -> None:
+        """Log that no trace was written, if the job asked for one."""
+        if self._asked and self._written() <= self._before:
+            log.warning(
+                f"TOOLKIT_PROFILE={self._asked!r}: no rank of this host has written a trace. The script imported"
+                " neither torch nor Keras, or it ended before (toolkit docs profiler)"
+            )
+
+    def _written(self) -> frozenset[Path]:
+        if not self._asked:
+            return frozenset()
+        entries = folders.walk(self._folder, folders.named_elsewhere)
+        return frozenset(Path(entry.path) for entry in entries if entry.name.endswith(".gz"))
+
+
+def read_compilation(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
     """Return what the lowest rank of this host that trained has written; None if none has written anything. Ranks of
     *pids* come first, then the newest files: others can be from an earlier attempt."""
     pattern = COMPILER_NAME.replace("%d", "*")

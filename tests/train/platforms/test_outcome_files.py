@@ -21,7 +21,7 @@ from toolkit.job.outcome import Exit, Outcome, from_document
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import StuckRank
 from toolkit.log import Log
-from toolkit.train.platforms.end_report import clear_stale, failure_text, report
+from toolkit.train.platforms.outcome_files import clear_stale, failure_text, report
 from toolkit.train.platforms.sagemaker.read_job import folders
 
 SUCCEEDED = Outcome(status="succeeded", exit_code=0, cause_host="algo-1")
@@ -65,11 +65,11 @@ def test_success_is_an_empty_file_and_a_line(places: Folders, capfd: pytest.Capt
 def test_failure_is_a_text_and_a_line(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:
     report(places, FAILED, Log())
 
-    said = capfd.readouterr().err
+    errors = capfd.readouterr().err
     assert not places.success.exists()
     assert places.failure.read_text().startswith(failure_text(FAILED))
-    assert "Reporting training FAILURE" in said
-    assert "ValueError: labels are missing" in said
+    assert "Reporting training FAILURE" in errors
+    assert "ValueError: labels are missing" in errors
 
 
 def test_the_whole_story_is_beside_it(places: Folders) -> None:
@@ -109,8 +109,8 @@ def test_a_stopped_job_that_did_not_end_well_says_why_and_is_no_failure(
         Log(),
     )
 
-    said = capfd.readouterr().err
-    assert said == "[toolkit] warning: Training was stopped, exit code 143: stopped by SIGTERM\n"
+    errors = capfd.readouterr().err
+    assert errors == "[toolkit] warning: Training was stopped, exit code 143: stopped by SIGTERM\n"
     assert not places.success.exists()
     assert places.failure.read_text() == 'Stopped:\nExitCode 143\nErrorMessage "stopped by SIGTERM"'
 
@@ -248,7 +248,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.train.platforms.sagemaker.read_job import folders
-from toolkit.train.platforms.end_report import report
+from toolkit.train.platforms.outcome_files import report
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
 cause = Cause(kind="ExecuteUserScriptError", message="ValueError: no labels")
 outcome = Outcome(status="failed", exit_code=3, cause=cause)
@@ -258,13 +258,13 @@ sys.exit(outcome.exit_code)
 
 
 def test_a_disk_that_takes_no_more_changes_nothing_and_the_log_has_the_text(places: Folders) -> None:
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", FULL, str(places.base)], stderr=subprocess.PIPE, text=True, check=False
     )
 
-    assert ended.returncode == 3
-    assert ended.stderr.count("cannot be written (File too large)") == 2
-    assert "ValueError: no labels" in ended.stderr
+    assert completed.returncode == 3
+    assert completed.stderr.count("cannot be written (File too large)") == 2
+    assert "ValueError: no labels" in completed.stderr
     assert list(places.output.iterdir()) == []
 
 
@@ -489,20 +489,20 @@ text = st.text(max_size=3_000)
 
 @given(text, text, text, text, st.lists(text, max_size=5), st.none() | st.integers(0, 10**9))
 def test_the_text_always_fits_with_the_cause_first(
-    kind: str, cause: str, host: str, ended: str, command: list[str], rank: int | None
+    kind: str, cause: str, host: str, process_end: str, command: list[str], rank: int | None
 ) -> None:
     outcome = Outcome(
         status="failed",
         exit_code=1,
-        cause=Cause(kind=kind, message=cause, process_end=ended, rank=rank, local_rank=rank),
+        cause=Cause(kind=kind, message=cause, process_end=process_end, rank=rank, local_rank=rank),
         cause_host=host,
         command=tuple(command),
     )
 
-    made = failure_text(outcome)
+    text = failure_text(outcome)
 
-    assert len(made) <= 1024
-    assert f'ErrorMessage "{cause[:500]}' in made
+    assert len(text) <= 1024
+    assert f'ErrorMessage "{cause[:500]}' in text
 
 
 @given(st.text("ab\n", max_size=2_000), st.lists(st.text("ab-", min_size=1, max_size=200), min_size=1, max_size=5))

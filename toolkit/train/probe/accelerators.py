@@ -1,7 +1,10 @@
-"""NVIDIA GPUs, as `nvidia-smi` lists them: asked once, and only where it is installed."""
+"""The accelerators of this machine: NVIDIA GPUs, as `nvidia-smi` lists them, and Neuron cores (Trainium, Inferentia),
+as `neuron-ls` does. Each is asked once, and only where it is installed."""
 
 from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from toolkit import folders
 from toolkit.records import Record
@@ -16,7 +19,7 @@ INITS = ("systemd", "init")
 
 
 class NvidiaGpus(Record, frozen=True, kw_only=True):
-    """What was found. `uuids`: of the GPUs; `instances`: of their MIG instances.
+    """The GPUs that were found. `uuids`: of the GPUs; `instances`: of their MIG instances.
 
     `trouble`: why a GPU that this host has cannot be used. `notes`: what else went wrong.
     """
@@ -25,6 +28,12 @@ class NvidiaGpus(Record, frozen=True, kw_only=True):
     instances: tuple[str, ...] = ()
     trouble: str = ""
     notes: tuple[str, ...] = ()
+
+
+class NeuronDevice(Record, frozen=True, kw_only=True):
+    """A Neuron device of `neuron-ls -j`; `nc_count` is its number of cores."""
+
+    nc_count: int = 0
 
 
 def find_gpus(environ: Mapping[str, str], path: str, root: Path, *, within_s: float = WITHIN_S) -> NvidiaGpus:
@@ -55,6 +64,22 @@ def find_gpus(environ: Mapping[str, str], path: str, root: Path, *, within_s: fl
     if not hidden and (lost or _devices(root) or (answer.trouble and _is_on_the_bus(root))):
         return NvidiaGpus(trouble=message)
     return NvidiaGpus(notes=(f"{message}; going on as if there were no GPU",))
+
+
+def count_neuron_cores(path: str, *, within_s: float = WITHIN_S) -> tuple[int, tuple[str, ...]]:
+    """Return (cores, notes): 0 with a note if neuron-ls is on *path* but fails, hangs or says something else."""
+    program = find_program("neuron-ls", path)
+    if program is None:
+        return 0, ()
+    answer = ask((program, "-j"), within_s=within_s)
+    trouble = answer.trouble
+    try:
+        devices = () if trouble else msgspec.json.decode(answer.text, type=tuple[NeuronDevice, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        trouble = "said no list of devices"
+    if trouble:
+        return 0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",)
+    return sum(device.nc_count for device in devices), ()
 
 
 def _plain(text: str) -> str:

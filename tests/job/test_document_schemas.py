@@ -1,4 +1,4 @@
-"""outcome.json, its schema and its page say the same."""
+"""outcome.json and manifest.json, their schemas and their pages say the same."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,18 @@ from tests.train.base import Base
 from toolkit.cli.outermost import _document
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation, Recompilation, Trial
+from toolkit.job.document_schemas import FORMATS, MANIFEST, OUTCOME, DocumentFormat, page_with_tables, schema
+from toolkit.job.manifest import FileTree, Hardware, Interpreter, ManifestChannel, RunManifest
 from toolkit.job.outcome import Exit, Outcome
-from toolkit.job.outcome_schema import PAGE, SCHEMA, page_with_tables, schema
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import StuckRank
 from toolkit.records import encode
 
-RECORDS = (Outcome, Cause, Exit, StuckRank, Restart, Compilation, Recompilation, Trial)
+RECORDS = {
+    "outcome.json": (Outcome, Cause, Exit, StuckRank, Restart, Compilation, Recompilation, Trial),
+    "manifest.json": (RunManifest, FileTree, ManifestChannel, Interpreter, Hardware),
+}
+each_format = pytest.mark.parametrize("document", FORMATS, ids=lambda document: document.title)
 SCRIPTS = {
     "succeeded": "print('done')",
     "exception": "import os\nraise ValueError('no shard')",
@@ -28,37 +33,41 @@ SCRIPTS = {
 }
 
 
-def closed() -> dict[str, Any]:
+def closed(document: DocumentFormat = OUTCOME) -> dict[str, Any]:
     """Return the schema as docs/ has it, made to refuse keys that it does not know and to require all that it knows."""
-    document: dict[str, Any] = json.loads(SCHEMA.read_text())
-    for definition in document["$defs"].values():
+    content: dict[str, Any] = json.loads(document.schema_file.read_text())
+    for definition in content["$defs"].values():
         definition |= {"additionalProperties": False, "required": list(definition["properties"])}
-    return document
+    return content
 
 
-def test_the_shipped_schema_is_that_of_the_records() -> None:
-    """`python -m toolkit.job.outcome_schema` writes it anew."""
-    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(schema()))
+@each_format
+def test_the_shipped_schema_is_that_of_the_records(document: DocumentFormat) -> None:
+    """`python -m toolkit.job.document_schemas` writes it anew."""
+    assert json.loads(document.schema_file.read_text()) == json.loads(json.dumps(schema(document)))
 
 
-def test_the_page_explains_every_key_as_the_records_do() -> None:
-    assert PAGE.read_text() == page_with_tables(PAGE.read_text())
+@each_format
+def test_the_page_explains_every_key_as_the_records_do(document: DocumentFormat) -> None:
+    assert document.page.read_text() == page_with_tables(document, document.page.read_text())
 
 
-def test_every_field_of_every_record_is_in_the_schema_with_a_description() -> None:
-    definitions = schema()["$defs"]
+@each_format
+def test_every_field_of_every_record_is_in_the_schema_with_a_description(document: DocumentFormat) -> None:
+    definitions = schema(document)["$defs"]
 
-    assert sorted(definitions) == sorted(record.__name__ for record in RECORDS)
-    for record in RECORDS:
+    assert sorted(definitions) == sorted(record.__name__ for record in RECORDS[document.title])
+    for record in RECORDS[document.title]:
         properties = definitions[record.__name__]["properties"]
         assert list(properties) == [field.encode_name for field in msgspec.structs.fields(record)]
         assert all(properties[name]["description"] for name in properties), record
 
 
-def test_the_example_of_the_page_is_a_whole_outcome() -> None:
-    example = json.loads(PAGE.read_text().partition("```json\n")[2].partition("```")[0])
+@each_format
+def test_the_example_of_the_page_is_a_whole_document(document: DocumentFormat) -> None:
+    example = json.loads(document.page.read_text().partition("```json\n")[2].partition("```")[0])
 
-    jsonschema.Draft202012Validator(closed()).validate(example)
+    jsonschema.Draft202012Validator(closed(document)).validate(example)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -69,6 +78,8 @@ def test_the_outcome_of_a_real_job_keeps_to_the_schema(tmp_path: Path, name: str
     done = base.train()
 
     jsonschema.Draft202012Validator(closed()).validate(done.outcome)
+    manifest = json.loads((base.output / "manifest.json").read_bytes())
+    jsonschema.Draft202012Validator(closed(MANIFEST)).validate(manifest)
     assert done.outcome["status"] == (name if name in ("succeeded", "stopped") else "failed"), done
 
 
@@ -94,13 +105,13 @@ def test_an_outcome_with_every_object_keeps_to_the_schema() -> None:
 def test_what_a_damaged_installation_writes_keeps_to_the_schema() -> None:
     document = json.loads(_document(70, "Framework Error", "ModuleNotFoundError: no msgspec", ""))
 
-    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    jsonschema.Draft202012Validator(json.loads(OUTCOME.schema_file.read_text())).validate(document)
     assert msgspec.convert(document, Outcome).cause.message == "ModuleNotFoundError: no msgspec"
 
 
 def test_a_file_of_another_version_is_refused() -> None:
     document = json.loads(encode(Outcome(status="succeeded", exit_code=0))) | {"schema_version": 2}
 
-    assert not jsonschema.Draft202012Validator(schema()).is_valid(document)
+    assert not jsonschema.Draft202012Validator(schema(OUTCOME)).is_valid(document)
     with pytest.raises(msgspec.ValidationError, match="schema_version"):
         msgspec.convert(document, Outcome)

@@ -128,7 +128,12 @@ class Container:
 
     def wait(self, *, deadline_s: float = 60.0) -> int:
         """Return its exit code, once it has ended."""
-        return int(self.engine.ask("wait", self.name, deadline_s=deadline_s))
+        try:
+            return int(self.engine.ask("wait", self.name, deadline_s=deadline_s))
+        except subprocess.TimeoutExpired:
+            processes = self.engine.ask("top", self.name, check=False)
+            state = self.inspect("{{json .State}}")
+            raise AssertionError(f"runs after {deadline_s} s: {state}\n{processes}\n{self}") from None
 
     def stop(self, within_s: int) -> float:
         """`docker stop -t`; return the seconds it took."""

@@ -126,7 +126,7 @@ class Container:
             assert time.monotonic() < ends_s, f"no {text!r} within {deadline_s} s: {self}"
             time.sleep(0.05)
 
-    def wait(self, *, deadline_s: float = 60.0) -> int:
+    def wait(self, *, deadline_s: float = 180.0) -> int:
         """Return its exit code, once it has ended."""
         try:
             return int(self.engine.ask("wait", self.name, deadline_s=deadline_s))

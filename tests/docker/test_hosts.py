@@ -60,7 +60,7 @@ def test_torchrun_over_two_containers_as_an_unprivileged_user(engine: Engine, im
     network = engine.network()
 
     boxes = [start(engine, image, network, base, name) for base, name in zip(bases, HOSTS, strict=True)]
-    codes = [box.wait(deadline_s=180) for box in boxes]
+    codes = [box.wait() for box in boxes]
 
     assert codes == [0, 0], boxes
     contents = [(base.root / f"model/rank-{rank}").read_text() for rank, base in enumerate(bases)]
@@ -77,7 +77,7 @@ def test_mpi_over_two_containers_without_sshd_as_an_unprivileged_user(
 
     names = zip(bases, HOSTS, strict=True)
     boxes = [start(engine, "toolkit-bed/pytorch-mpi", network, base, name) for base, name in names]
-    codes = [box.wait(deadline_s=180) for box in boxes]
+    codes = [box.wait() for box in boxes]
 
     assert codes == [0, 0], boxes
     contents = sorted(path.read_text() for base in bases for path in (base.root / "model").iterdir())

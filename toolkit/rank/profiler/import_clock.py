@@ -36,7 +36,7 @@ class ImportClock:
         self._imports: list[tuple[int, int, str]] = []  # Begin, duration and package of each.
         self._groups: list[tuple[int, int]] = []  # Begin and duration of each call of init_process_group.
         self._is_searching = False
-        self._found: tuple[ModuleSpec | None, int] = (None, 0)  # The newest, and when its search began.
+        self._newest_spec: tuple[ModuleSpec | None, int] = (None, 0)  # Of the last search, and when that began.
         self._loading: tuple[ModuleSpec | None, int] = (None, 0)  # The package, and when its import began.
         self._has_stopped = False
         self._thread = get_ident()
@@ -66,7 +66,7 @@ class ImportClock:
             if spec is None:
                 self._note(begin_ns, name)
             elif type(spec) is ModuleSpec and not _is_beside_script(spec):
-                self._found = spec, begin_ns
+                self._newest_spec = spec, begin_ns
                 spec.__class__ = _WatchedSpec
             return spec
         except Exception:  # noqa: BLE001
@@ -85,8 +85,8 @@ class ImportClock:
     def note_load(self, spec: ModuleSpec, *, begins: bool) -> None:
         """The code of the module of *spec* begins to run, or has ended."""
         if begins and self._loading[0] is None and get_ident() == self._thread and not self._has_stopped:
-            self._loading = spec, self._found[1] if self._found[0] is spec else monotonic_ns()
-            self._found = None, 0
+            self._loading = spec, self._newest_spec[1] if self._newest_spec[0] is spec else monotonic_ns()
+            self._newest_spec = None, 0
         elif not begins:
             spec.__class__ = ModuleSpec
             if self._loading[0] is spec:

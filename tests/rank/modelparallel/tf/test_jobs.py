@@ -17,8 +17,7 @@ HOROVOD = BED.with_name("horovod-tf")
 @pytest.mark.parametrize(
     ("keras", "cases"),
     [
-        # It hung twice while all tests ran, and never alone: until that is explained, it is not among the short ones.
-        pytest.param(3, ("short",), marks=pytest.mark.long),
+        (3, ("short",)),
         pytest.param(2, (), marks=pytest.mark.long),
         pytest.param(3, (), marks=pytest.mark.long),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 # What everything stands on: the files at the top, and these folders.
 GROUND = ("masking",)
 # Formats and records that several processes share.
-FORMATS = ("job", "metrics", "series", "traces", "diagnosis", "storage", "parallelism", "status_pages")
+FORMATS = ("job", "metrics", "series", "traces", "diagnosis", "storage", "parallelism", "status_pages", "collectives")
 # One folder for each process of a job, what people's commands do, and the command lines.
 PROCESSES = ("train", "monitor")
 ABOVE = {"commands": PROCESSES, "cli": (*PROCESSES, "commands")}

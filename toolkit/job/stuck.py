@@ -95,13 +95,19 @@ def _listed(names: list[str]) -> str:
     """Return "ranks 0, 2-4" for names of ranks; other names as they are."""
     if len(names) == 1 or any(_number(name) < 0 for name in names):
         return " and ".join(names)
+    return name_ranks(map(_number, names))
+
+
+def name_ranks(numbers: Iterable[int]) -> str:
+    """Return "rank 2" or "ranks 0, 2-4"."""
     runs: list[list[int]] = []
-    for number in sorted(map(_number, names)):
+    for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return "ranks " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank {named}" if named.isdecimal() else f"ranks {named}"
 
 
 def _number(name: str) -> int:

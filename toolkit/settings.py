@@ -16,6 +16,7 @@ from toolkit.records import Record, convert
 PREFIX = "TOOLKIT_"
 # Variables that `train` sets for its processes. They are not settings, and draw no warning when a rank runs `train`.
 CHILD_VARIABLES = (
+    "COLLECTIVES",
     "COMPAT_PATH",
     "COMPILER",
     "HOST_NAME",
@@ -223,6 +224,12 @@ class Settings(Record, frozen=True, kw_only=True):
         Literal["stop", "report"],
         _meaning("on a hang: write the stacks and end the job with 124, or only write the stacks"),
     ] = "stop"
+    flight: Annotated[
+        Switch,
+        _meaning(
+            "with TOOLKIT_STALL_S, compare the collectives of all ranks in a hang, as torch's Flight Recorder has them"
+        ),
+    ] = "on"
     installer: Annotated[
         Literal["auto", "uv", "pip"],
         _meaning(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.train.base import Base
 from toolkit.cli.outermost import _document
+from toolkit.collectives.comparison import CallPlace, GroupComparison
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.document_schemas import FORMATS, MANIFEST, OUTCOME, DocumentFormat, page_with_tables, schema
@@ -20,7 +21,18 @@ from toolkit.job.stuck import StuckRank
 from toolkit.records import encode
 
 RECORDS = {
-    "outcome.json": (Outcome, Cause, Exit, StuckRank, Restart, Compilation, Recompilation, Trial),
+    "outcome.json": (
+        Outcome,
+        Cause,
+        Exit,
+        StuckRank,
+        GroupComparison,
+        CallPlace,
+        Restart,
+        Compilation,
+        Recompilation,
+        Trial,
+    ),
     "manifest.json": (RunManifest, FileTree, ManifestChannel, Interpreter, Hardware),
 }
 each_format = pytest.mark.parametrize("document", FORMATS, ids=lambda document: document.title)
@@ -89,6 +101,9 @@ def test_an_outcome_with_every_object_keeps_to_the_schema() -> None:
         status="failed",
         exit_code=124,
         stuck_ranks=(StuckRank(process="rank 0", activity="waits"),),
+        collectives=(
+            GroupComparison(group="the default group", state="missing", places=(CallPlace(ranks=(0,)),), absent=(1,)),
+        ),
         exits=(Exit(process="rank 0", pid=7, started_ns=1, ended_ns=2, code=0),),
         restarts=(Restart(attempt=1, host="algo-1", message="boom"),),
         compiler=Compilation(

@@ -3,12 +3,14 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.train.base import Base
+from tests.train.base import SEES, Base
 from tests.train.test_together import Hosts
 
+DUMPS = Path(__file__).parents[1] / "data" / "flight_recorder"
 needs_torch = pytest.mark.skipif(
     not any((Path(folder) / "torch").is_dir() for folder in sys.path), reason="torch is not installed"
 )
@@ -125,3 +127,101 @@ def test_a_host_that_waited_in_silence_for_another_ones_work_is_no_hang_when_tha
     done = hosts.run(TOOLKIT_STALL_S="3")
 
     assert {name: host.status for name, host in done.items()} == {"algo-1": 0, "algo-2": 0}
+
+
+LEAVES_A_COLLECTIVE = """
+import time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+total = torch.ones(4)
+def step():
+    dist.all_reduce(total)
+def save():
+    time.sleep(600)
+step()
+if dist.get_rank() == dist.get_world_size() - 1:
+    save()
+step()
+"""
+# A rank whose collectives are those of a file, which it writes on request as rank/flight_recorder does.
+ANSWERS = """
+import os, shutil, sys, threading, time
+def answer():
+    file = os.path.join(os.environ["TOOLKIT_COLLECTIVES"], str(os.getpid()))
+    os.mkfifo(file + ".request")
+    while True:
+        open(file + ".request").close()
+        shutil.copy(sys.argv[1], file + ".part")
+        os.rename(file + ".part", file + ".json")
+def {function}():
+    time.sleep(600)
+threading.Thread(target=answer, daemon=True).start()
+{function}()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.torch
+@needs_torch
+def test_the_collective_that_a_real_rank_never_reached_is_named_on_all_hosts(hosts: Hosts) -> None:
+    for base in hosts.bases.values():
+        base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "1"})
+        base.program(LEAVES_A_COLLECTIVE)
+
+    # The import of torch must not look like a hang on a busy machine.
+    with hosts.start(TOOLKIT_STALL_S="15") as running:
+        done = {name: host.end(deadline_s=300) for name, host in running.items()}
+
+    for host in done.values():
+        assert host.status == 124
+        assert host.outcome["cause"]["message"].partition("; ")[2] == (
+            "rank 1 (host algo-2) is in save (train.py:9) and never reached all_reduce #2 of the default group,"
+            " in which rank 0 waits (train.py:7)"
+        )
+
+
+def test_the_collective_that_a_rank_never_reached_is_named_on_all_hosts(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, ("algo-1", "algo-2", "algo-3"))
+    for rank, base in enumerate(hosts.bases.values()):
+        base.hyperparameters(
+            {"sagemaker_program": "train.sh", "sagemaker_multi_worker_mirrored_strategy_enabled": "true"}
+        )
+        # A shell starts Python, so that no launcher asks for TensorFlow.
+        base.program(f"exec {sys.executable} rank.py {DUMPS}/torch-2.13.0-rank-{rank}.json\n", name="train.sh")
+        (base.code / "rank.py").write_text(ANSWERS.format(function="save" if rank == 2 else "wait"))
+
+    done = hosts.run(TOOLKIT_STALL_S="2")
+
+    for name, host in done.items():
+        assert host.status == 124
+        assert host.outcome["cause"]["message"].partition("; ")[2] == (
+            "rank 2 (host algo-3) is in save (rank.py:11) and never reached all_reduce #3 of the default group,"
+            " in which ranks 0-1 wait (train.py:10)"
+        )
+        assert "never reached all_reduce #3" in str(host.failure)
+        assert host.outcome["cause_host"] == "algo-3"
+        default, pair = host.outcome["collectives"]
+        assert (default["state"], default["number"], default["blamed"]) == ("missing", 3, [2])
+        assert (default["common_number"], default["common_operation"]) == (2, "all_reduce")
+        assert (pair["group"], pair["state"]) == ("group 1 (pair)", "idle")
+        assert [rank["function"] for rank in host.outcome["stuck_ranks"]] == ["save" if name == "algo-3" else "wait"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "recorder"),
+    [
+        ({"TOOLKIT_STALL_S": "600"}, ("2000", True)),
+        ({"TOOLKIT_STALL_S": "600", "TORCH_FR_BUFFER_SIZE": "50"}, ("50", True)),
+        ({"TOOLKIT_STALL_S": "600", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, (None, True)),
+        ({"TOOLKIT_STALL_S": "600", "TOOLKIT_FLIGHT": "off"}, (None, False)),
+        ({}, (None, False)),
+    ],
+)
+def test_the_recorder_is_on_where_a_hang_is_looked_for_unless_the_user_has_set_it(
+    base: Base, variables: dict[str, Any], recorder: tuple[str | None, bool]
+) -> None:
+    base.program(SEES)
+
+    done = base.train(**variables)
+
+    assert (done.environ.get("TORCH_FR_BUFFER_SIZE"), "TOOLKIT_COLLECTIVES" in done.environ) == recorder

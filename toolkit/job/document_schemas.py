@@ -76,7 +76,9 @@ def _values(field: dict[str, Any]) -> str:
         return f"object ([{_title(field)}](#{_title(field).lower()}))"
     if field["type"] == "array":
         items = field["items"]
-        return f"list of [{_title(items)}](#{_title(items).lower()})" if "$ref" in items else "list of texts"
+        if "$ref" in items:
+            return f"list of [{_title(items)}](#{_title(items).lower()})"
+        return "list of integers" if items["type"] == "integer" else "list of texts"
     if field["type"] == "object":
         values = field["additionalProperties"]
         return f"object of [{_title(values)}](#{_title(values).lower()})" if "$ref" in values else "object of texts"

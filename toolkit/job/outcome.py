@@ -6,6 +6,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from toolkit.collectives.comparison import GroupComparison
+from toolkit.collectives.records import RankCalls
 from toolkit.exit_codes import of_signal
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation
@@ -125,11 +127,12 @@ class MemoryUse(Record, frozen=True, kw_only=True):
 
 class DetectedHang(Record, frozen=True, kw_only=True):
     """A hang. `idle_s`: seconds without progress when it was detected at `seen_ns` (time.monotonic_ns());
-    `stuck_ranks`: where this host's ranks were."""
+    `stuck_ranks`: where this host's ranks were; `rank_calls`: the collectives of those that could be read."""
 
     idle_s: float
     seen_ns: int = 0
     stuck_ranks: tuple[StuckRank, ...] = ()
+    rank_calls: tuple[RankCalls, ...] = ()
 
 
 class RuleMatch(Record, frozen=True, kw_only=True):
@@ -227,6 +230,10 @@ class Outcome(Record, frozen=True, kw_only=True):
         ),
     ] = ""
     stuck_ranks: Annotated[tuple[StuckRank, ...], meaning("where this host's ranks were in a hang")] = ()
+    collectives: Annotated[
+        tuple[GroupComparison, ...],
+        meaning("in a hang: the collectives of all ranks, compared, of each process group (docs/hangs.md)"),
+    ] = ()
     console_lost_bytes: Annotated[
         int, meaning("bytes of this host's output that the console did not take (docs/supervision.md)")
     ] = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolkit.collectives.records import fit_calls
 from toolkit.job.events import DaemonEnded, Heard, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, RankDone, Stop
 from toolkit.job.job import Job
 from toolkit.job.outcome import Exit, MemoryUse, Outcome, PhaseEnd
@@ -35,6 +36,8 @@ ABORT_TEXT = 1024
 TEXT = 8192
 TRACEBACK = 65536
 FINGERPRINT = 1024
+# Of a message, which has 256 KiB: for the collectives of this host's ranks.
+CALLS_BYTES = 128 << 10
 
 
 class Coordinator:
@@ -177,6 +180,8 @@ class Coordinator:
         # Also where nothing failed here: the rank that ended early may be this host's.
         healthy = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
         report = self._make_report(failure or healthy)
+        if so_far.hang is not None:
+            report = msgspec.structs.replace(report, rank_calls=fit_calls(so_far.hang.rank_calls, CALLS_BYTES))
         abort = mpi.find_abort_elsewhere(so_far)
         if abort is not None:
             report = msgspec.structs.replace(
@@ -280,6 +285,8 @@ class Coordinator:
             cause_host="" if verdict.of_job else verdict.host,
             cause=msgspec.structs.replace(theirs, process_end=process_end),
             this_host_end=part,
+            stuck_ranks=outcome.stuck_ranks,
+            collectives=verdict.collectives,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,

@@ -39,6 +39,7 @@ STRATEGIES: dict[Runner, tuple[StrategyName, ...]] = {
 OUTER = (
     MARKER,
     "SM_TRAINING_ENV_FILE",
+    "TOOLKIT_COLLECTIVES",
     "TOOLKIT_COMPAT_PATH",
     "TOOLKIT_PROFILE_WINDOW",
     "TOOLKIT_SHIM_SOCKET",

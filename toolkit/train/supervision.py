@@ -11,6 +11,8 @@ from toolkit.train.supervise.hang import HangSettings
 
 # In the run's folder: where ranks write their stacks.
 STACKS = "stacks"
+# Beside it: where they write their collectives.
+COLLECTIVES = "collectives"
 
 
 def make_console(job: Job, line_monitors: LineMonitors, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
@@ -47,5 +49,6 @@ def make_hang_settings(job: Job, run_folder: Path, number: int = 0) -> HangSetti
         stops=job_settings.stall_action == "stop",
         folder=job.folders.output_data / "stacks" / (f"attempt-{number}" if number else ""),
         prepared=run_folder / STACKS,
+        collectives=run_folder / COLLECTIVES if job_settings.flight == "on" else None,
         host=job.cluster.current,
     )

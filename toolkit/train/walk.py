@@ -409,11 +409,10 @@ def _attempt(
     job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], MemoryUse], log: Log
 ) -> Outcome:
     """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
-    stacks = supervisor.hang.prepared if supervisor.hang is not None else None
     try:
         phase = attempts.rendezvous.phase(phase)
         more = {**attempts.environ, **measured(job)}
-        main = fitted(phase.main, supervisor.run_folder, stacks, more, log)
+        main = fitted(phase.main, supervisor.run_folder, supervisor.hang, more, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(service, supervisor.run_folder) for service in services)

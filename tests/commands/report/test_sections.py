@@ -12,6 +12,7 @@ import pytest
 from tests.commands.jobs.folders import START_S, failed, report, sample, simulated
 from tests.commands.report.test_kernels import put
 from tests.series.test_debugger import REAL
+from toolkit.collectives.comparison import CallPlace, GroupComparison
 from toolkit.commands import jobs
 from toolkit.commands.jobs.ending import DEBUGGER_ALONE
 from toolkit.commands.report.html.blocks import COLOURS, shares
@@ -668,3 +669,41 @@ def test_of_ten_thousand_metrics_the_page_has_a_part_and_says_which_it_leaves_ou
     assert "The first 500 of 10,000 metrics" in block(page, "metric-values").note
     (left_out,) = words(page, "metrics")
     assert left_out.startswith("9,888 metrics without a chart here (layer112.norm, ") and "metrics.jsonl" in left_out
+
+
+def test_a_hang_shows_what_the_ranks_of_each_process_group_did_last(tmp_path: Path) -> None:
+    waiting = CallPlace(
+        ranks=(0, 1), number=3, operation="all_reduce", payload="4 Float", file="/opt/ml/code/train.py", line=61
+    )
+    group = GroupComparison(
+        group="the default group",
+        state="missing",
+        common_number=2,
+        common_operation="broadcast",
+        places=(waiting,),
+        absent=(2,),
+        unread=(3,),
+    )
+    idle = GroupComparison(
+        group="group 1", state="idle", places=(CallPlace(ranks=(0,), number=7, operation="barrier", is_complete=True),)
+    )
+    cause = Cause(blame="user", kind="Hang", message="rank 2 is in load (data.py:6)", primary=True)
+    outcome = Outcome(status="failed", exit_code=124, cause=cause, collectives=(group, idle))
+    job = tmp_path / "job"
+    simulated(job, report(exit_code=124), {"algo-1": outcome})
+
+    page = build_page(jobs.read(job), now_s=START_S)
+
+    assert block(page, "collectives").rows == (
+        (
+            "the default group",
+            "broadcast #2",
+            "ranks 0-1",
+            "waits in it",
+            "all_reduce #3 of 4 Float",
+            "/opt/ml/code/train.py:61",
+        ),
+        ("the default group", "broadcast #2", "rank 2", "never reached it", "", ""),
+        ("the default group", "broadcast #2", "rank 3", "did not answer", "", ""),
+        ("group 1", "not known", "rank 0", "completed", "barrier #7", ""),
+    )

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.folders import unlookable
+from toolkit.collectives.comparison import CallPlace, GroupComparison
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.job import Folders
@@ -296,6 +297,30 @@ def test_outcome_json_keeps_its_keys(places: Folders) -> None:
         plugin_failure_text="Error:",
         this_host_end="was healthy",
         stuck_ranks=(StuckRank(process="rank 3", activity="works", file="train.py", line=7, function="step"),),
+        collectives=(
+            GroupComparison(
+                group="the default group",
+                state="missing",
+                common_number=1,
+                common_operation="broadcast",
+                number=2,
+                operation="all_reduce",
+                places=(
+                    CallPlace(
+                        ranks=(0, 1),
+                        number=2,
+                        operation="all_reduce",
+                        payload="4 Float",
+                        file="train.py",
+                        line=61,
+                        function="step",
+                    ),
+                ),
+                absent=(2, 3),
+                unread=(3,),
+                blamed=(2,),
+            ),
+        ),
         console_lost_bytes=9,
         command=("python", "train.py"),
         exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=5, signal=11, rank=3, local_rank=1),),

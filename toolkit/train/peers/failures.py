@@ -2,8 +2,10 @@
 
 import msgspec
 
+from toolkit.collectives.records import RankCalls
+from toolkit.collectives.wording import describe_hang
 from toolkit.job.outcome import EarlyExit
-from toolkit.job.stuck import StuckRank, culprits, described
+from toolkit.job.stuck import StuckRank
 from toolkit.train.peers.messages import EndReport
 from toolkit.train.peers.reports import HANG, choose_cause, name_hosts, report_vanished, with_cause
 
@@ -16,6 +18,7 @@ class FailureReports:
         # The first rank that ended with 0.
         self.early: EarlyExit | None = None
         self._stuck: dict[str, tuple[StuckRank, ...]] = {}
+        self._calls: dict[str, tuple[RankCalls, ...]] = {}
         # The report of the host on which mpirun runs, if mpirun printed there why a rank of another host aborted.
         self._said: EndReport | None = None
         # By host: its failure in short. The whole report follows, unless the network loses it.
@@ -71,6 +74,7 @@ class FailureReports:
         """Take from *report* what *host* knows besides its own failure."""
         if report.cause.kind == HANG:
             self._stuck[host] = report.stuck_ranks
+            self._calls[host] = report.rank_calls
         self.note_early(report.early)
         if report.abort_text:
             self._said = report
@@ -87,12 +91,14 @@ class FailureReports:
         many more ranks ended with the same traceback."""
         if report.cause.kind == HANG:
             stacks = {host: self._stuck.get(host, ()) for host in hosts}
-            cause = "; ".join((report.cause.message, *described(stacks, alone=False)))
-            accused = {host for host, _ in culprits(stacks)}
+            described = describe_hang(stacks, self._calls, alone=False)
+            cause = "; ".join((report.cause.message, *described.sentences))
             # If no host or several are named, the cause belongs to the job, not to a host.
-            is_one = len(accused) == 1
-            host = accused.pop() if is_one else hosts[0]
-            report = msgspec.structs.replace(with_cause(report, message=cause), host=host, of_job=not is_one)
+            is_one = len(described.hosts) == 1
+            host = next(iter(described.hosts)) if is_one else hosts[0]
+            report = msgspec.structs.replace(
+                with_cause(report, message=cause), host=host, of_job=not is_one, collectives=described.compared
+            )
         report = _with_abort(report, self._said)
         same = [
             twin

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from toolkit.collectives.comparison import GroupComparison
+from toolkit.collectives.records import RankCalls
 from toolkit.job.cause import Cause
 from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, RankDone, Stop
 from toolkit.job.outcome import EarlyExit
@@ -35,6 +37,10 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
     """In a hang: for how long no rank of the job has been active."""
     stuck_ranks: tuple[StuckRank, ...] = ()
     """In a hang: where the host's ranks are."""
+    rank_calls: tuple[RankCalls, ...] = ()
+    """In a hang, up: the collectives of the host's ranks."""
+    collectives: tuple[GroupComparison, ...] = ()
+    """In a hang, down: the collectives of all ranks, compared."""
     of_job: bool = False
     """No single host is the cause."""
     early: EarlyExit | None = None

@@ -189,6 +189,16 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
             msgspec.structs.replace(rank, file=mask(rank.file), function=mask(rank.function))
             for rank in outcome.stuck_ranks
         ),
+        collectives=tuple(
+            msgspec.structs.replace(
+                one,
+                places=tuple(
+                    msgspec.structs.replace(place, file=mask(place.file), function=mask(place.function))
+                    for place in one.places
+                ),
+            )
+            for one in outcome.collectives
+        ),
         command=tuple(map(mask, mask_arguments(outcome.command))),
         notes=tuple(map(mask, outcome.notes)),
         restarts=tuple(msgspec.structs.replace(restart, message=mask(restart.message)) for restart in outcome.restarts),

@@ -4,11 +4,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.collectives.records import RankCalls
 from toolkit.errors import UserError
 from toolkit.job.stuck import StuckRank
 from toolkit.records import Record
 from toolkit.train.supervise import children, stacks
 from toolkit.train.supervise.activity import RankActivity, unusual_state, used_ticks
+from toolkit.train.supervise.collective_dumps import CollectiveDumps
+
+# How much longer than stacks may take, to wait for the lines of collectives: before the leader stops waiting for an
+# answer (peers/protocol.py: HANG_ANSWER_S), and the ranks are stopped (stop_times.py: DUMP_S).
+LINES_S = 1.5
+AGAIN_S = 0.1
 
 
 class HangSettings(Record, frozen=True, kw_only=True):
@@ -22,6 +29,8 @@ class HangSettings(Record, frozen=True, kw_only=True):
     """The output folder of the stacks."""
     prepared: Path
     """The folder in which the ranks write them."""
+    collectives: Path | None
+    """The folder in which they write their collectives (collective_dumps.py), None: they write none."""
     host: str
 
 
@@ -39,7 +48,9 @@ class HangWatch:
         self._progress = RankActivity(time.monotonic())
         self._looked_s = time.monotonic()
         self._dump: stacks.StackDump | None = None
+        self._collectives: CollectiveDumps | None = None
         self._collect_s = 0.0
+        self._longest_s = 0.0
 
     def due_in_s(self, now_s: float) -> float:
         """Return the seconds until something is due."""
@@ -61,6 +72,9 @@ class HangWatch:
         """Have the stacks of *ranks* (pid by name) written; return why they cannot be, "" if they can."""
         settings = self._settings
         self._progress = RankActivity(time.monotonic())
+        self._collectives = None
+        if settings.collectives is not None:
+            self._collectives = CollectiveDumps(ranks, settings.collectives)
         try:
             self._dump = stacks.StackDump(
                 dict(ranks),
@@ -73,14 +87,20 @@ class HangWatch:
         except (OSError, UserError) as error:
             return f"no stacks could be written: {error}"
         self._collect_s = time.monotonic() + stacks.WITHIN_S
+        self._longest_s = self._collect_s + LINES_S
         return ""
 
-    def collected(self, now_s: float) -> tuple[str, tuple[StuckRank, ...]] | None:
-        """Return, once the stacks are written, a text that names their files and where each rank is; None before."""
+    def collected(self, now_s: float) -> tuple[str, tuple[StuckRank, ...], tuple[RankCalls, ...]] | None:
+        """Return, once the stacks are written, a text that names their files, where each rank is, and the collectives
+        of those that have written theirs; None before."""
         if self._dump is None or now_s < self._collect_s:
             return None
+        if self._collectives is not None and self._collectives.is_awaited and now_s < self._longest_s:
+            self._collect_s = now_s + AGAIN_S
+            return None
         dump, self._dump = self._dump, None
-        return ", ".join(dump.collect()) or dump.missing, dump.stuck()
+        calls = () if self._collectives is None else self._collectives.collect()
+        return ", ".join(dump.collect()) or dump.missing, dump.stuck(), calls
 
 
 def find_stopped(ranks: Mapping[str, int]) -> tuple[StuckRank, ...]:

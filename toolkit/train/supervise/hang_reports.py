@@ -91,8 +91,8 @@ class HangReports:
         written = self._watch.collected(now_s) if self._watch is not None else None
         if written is None:
             return False
-        files, stuck = written
+        files, stuck, calls = written
         self._record.note(f"stacks: {files}")
         if self._record.hung is not None:
-            self._record.hung = msgspec.structs.replace(self._record.hung, stuck_ranks=stuck)
+            self._record.hung = msgspec.structs.replace(self._record.hung, stuck_ranks=stuck, rank_calls=calls)
         return True

@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 
 from toolkit import exit_codes
+from toolkit.collectives.wording import describe_hang
 from toolkit.errors import InternalError
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import Exit, Outcome, PhaseEnd, signal_name
-from toolkit.job.stuck import culprits, described
 from toolkit.records import Record
 from toolkit.train.verdict import early, error_frame, mpi, tail
 from toolkit.train.verdict.advice import find_advice
@@ -224,13 +224,16 @@ def _judge_hang(case: _Case) -> Outcome:
     assert hang is not None
     host, alone = case.job.cluster.current, len(case.job.cluster.hosts) == 1
     message = f"no rank has written or computed anything for {hang.idle_s:.0f} s (TOOLKIT_STALL_S)"
+    # Of several hosts, the leader compares all ranks (train/peers/failures.py).
+    described = describe_hang({host: hang.stuck_ranks}, {host: hang.rank_calls}, alone=True)
     if alone:
-        message = "; ".join((message, *described({host: hang.stuck_ranks}, alone=True)))
+        message = "; ".join((message, *described.sentences))
     cause = Cause(blame="user", kind="Hang", message=message, primary=True, failed_ns=_hang_began_ns(case.phase))
     return msgspec.structs.replace(
         _outcome(case, "failed", exit_codes.TIMED_OUT, cause),
-        cause_host=host if alone and culprits({host: hang.stuck_ranks}) else "",
+        cause_host=host if alone and described.hosts else "",
         stuck_ranks=hang.stuck_ranks,
+        collectives=described.compared if alone else (),
     )
 
 

@@ -18,6 +18,7 @@ from toolkit.commands.report.sections.material import Material
 from toolkit.commands.report.sections.words import count_words, first_line, format_duration, format_utc
 from toolkit.job.explanation import list_rows
 from toolkit.job.report import Interruption, seconds_of, spot_words
+from toolkit.job.stuck import name_ranks
 
 TONES: dict[str, Tone] = {
     "succeeded": "good",
@@ -51,6 +52,7 @@ def build_blocks(material: Material) -> list[Block]:
         cut = lines[-TRACEBACK_LINES:]
         title = "Traceback" if len(cut) == len(lines) else f"Traceback, its last {len(cut)} of {len(lines)} lines"
         blocks.append(Lines(id="traceback", title=title, lines=tuple(cut)))
+    blocks += _build_collectives(job)
     blocks += _build_stacks(job)
     blocks += [Words(name="Note", text=job.mask(note), tone="warn") for note in _list_notes(job)]
     return blocks
@@ -126,6 +128,24 @@ def _build_hosts_table(job: JobData) -> Table:
         ("host", "status", "exit code", "on this host"),
         ((host.name, host.status, host.exit_code, job.mask(describe_host(job, host))) for host in job.hosts),
     )
+
+
+def _build_collectives(job: JobData) -> list[Block]:
+    """Return, of a job that hung, what the ranks of each process group did last: the call that all have completed, and
+    the next one of each."""
+    rows: list[tuple[Cell, ...]] = []
+    for group in job.outcome.collectives if job.outcome is not None else ():
+        common = f"{group.common_operation} #{group.common_number}" if group.common_number else "not known"
+        for place in group.places:
+            call = f"{place.operation} #{place.number}{f' of {place.payload}' if place.payload else ''}"
+            line = f"{replace_host_paths(job, job.mask(place.file))}:{place.line}" if place.file else ""
+            state = "completed" if place.is_complete else "waits in it"
+            rows.append((group.group, common, name_ranks(place.ranks), state, call, line))
+        for ranks, state in ((group.absent, "never reached it"), (group.unread, "did not answer")):
+            if ranks:
+                rows.append((group.group, common, name_ranks(ranks), state, "", ""))
+    columns = ("process group", "completed by all", "ranks", "state", "newest collective", "line")
+    return [make_table("collectives", "Collectives in the hang", columns, rows)] if rows else []
 
 
 def _build_stacks(job: JobData) -> list[Block]:

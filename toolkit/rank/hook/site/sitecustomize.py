@@ -25,6 +25,7 @@ have lost this one by then.
 It also:
 - joins a rank of distribution jax to the others, and lets it end without waiting for them (rank/hook/jax_rank.py);
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/rank/xla);
+- writes the collectives of a rank to the folder TOOLKIT_COLLECTIVES when `train` asks (toolkit/rank/flight_recorder);
 - compiles the models that train, as TOOLKIT_COMPILER says (toolkit/rank/compiler);
 - measures the steps of a rank, if TOOLKIT_STEP_TIMES=on, and traces those of TOOLKIT_PROFILE_WINDOW
   (toolkit/rank/profiler);
@@ -539,7 +540,8 @@ def _name_local_rank() -> None:
 
 def _await_frameworks() -> None:
     """Have rank/xla complete torch_xla, which otherwise takes one of several ranks for a single one; have rank/profiler
-    measure the steps of this process, and rank/compiler compile its models, if the job asks."""
+    measure the steps of this process, rank/flight_recorder write its collectives on request, and rank/compiler compile
+    its models, if the job asks."""
     import os
     import sys
 
@@ -555,6 +557,8 @@ def _await_frameworks() -> None:
         _load("profiler", "arrival").watch(_load("mesh", "import_hooks"))
         if os.environ.get("TOOLKIT_STEP_TIMES") == "on":
             _load("profiler", "import_clock").watch()
+    if "TOOLKIT_COLLECTIVES" in os.environ and sys.version_info >= (3, 8):
+        _load("flight_recorder", "torch_arrival").watch(_load("mesh", "import_hooks"))
     if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
         _load("compiler", "arrival").watch(_load("mesh", "import_hooks"))
 

@@ -1,0 +1,1 @@
+"""In a rank: turns torch's Flight Recorder into a file on request, while the main thread waits in a collective."""

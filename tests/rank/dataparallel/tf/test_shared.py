@@ -32,7 +32,9 @@ def run(folder: Path, scene: str, ranks: int) -> tuple[int, list[dict[str, Any]]
     }
     program = f'exec python {PROGRAM} {scene} >{folder}/"$OMPI_COMM_WORLD_RANK".json'
     argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), "sh", "-c", program]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    done = subprocess.run(
+        argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False, start_new_session=True
+    )
     texts = [(folder / f"{rank}.json").read_text() for rank in range(ranks)]
     return done.returncode, [json.loads(text) if text else {} for text in texts], done.stderr
 

@@ -35,7 +35,9 @@ def started(*argv: str, **more: str) -> "subprocess.CompletedProcess[str]":
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         **more,
     }
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    return subprocess.run(
+        argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S, check=False, start_new_session=True
+    )
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 
 _BODY = layout.RANK_BODY.pack
-_AT = layout.RANK_HEAD.size
-_END = _AT + layout.RANK_BODY.size
+_BODY_BYTES = layout.RANK_BODY.size
+# The two bodies, by whether the number of a write is odd.
+_BODIES = tuple(slice(at, at + _BODY_BYTES) for at in (layout.RANK_HEAD.size, layout.RANK_HEAD.size + _BODY_BYTES))
 _STOP_AT = layout.STOP_HEAD.size
 _STOP_END = _STOP_AT + layout.STOP_BODY.size
 _COUNTER = layout.STOP_HEAD.unpack_from
@@ -181,7 +182,7 @@ class _Page:
         self.writes = writes = self.writes + 1
         holds = tuple(self.holds.values())
         # Packed first, then copied: pack_into fills the page with zeros before it packs, and `train` could read those.
-        self.view[_AT:_END] = _BODY(
+        self.view[_BODIES[writes & 1]] = _BODY(
             writes,
             self.step,
             self.step_time_ns,
@@ -209,7 +210,7 @@ class _Pages:
         self.wants_page = False
         pid = os.getpid()
         start = layout.RANK_HEAD.pack(layout.VERSION, pid)
-        start += layout.RANK_BODY.pack(0, layout.NONE, 0, 0, 0, float("nan"), 0, 0, 0)
+        start += layout.RANK_BODY.pack(0, layout.NONE, 0, 0, 0, float("nan"), 0, 0, 0) * 2
         try:
             import mmap
 

@@ -76,7 +76,7 @@ def test_a_file_that_is_no_ring_is_left_alone(tmp_path: Path) -> None:
 
 def test_heartbeats_are_steps_where_no_ring_is(tmp_path: Path) -> None:
     now_ns = time.monotonic_ns()
-    body = layout.RANK_BODY.pack(2, 7, now_ns, 5 * MS, 7, float("nan"), 0, 0, 2)
+    body = layout.RANK_BODY.pack(2, 7, now_ns, 5 * MS, 7, float("nan"), 0, 0, 2) * 2
     (tmp_path / "rank-99").write_bytes((layout.RANK_HEAD.pack(layout.VERSION, 99) + body).ljust(layout.PAGE_BYTES))
     steps = StepReader(tmp_path, 1, 0.0)
     steps.add(4, 99)

@@ -20,9 +20,13 @@ ROOT = Path(__file__).parents[2]
 SECOND_NS = 1_000_000_000
 
 
-def page(pid: int = 77, *, version: int = 1, counters: tuple[int, int] = (3, 3), progress: float = 0.5) -> bytes:
-    head = layout.RANK_HEAD.pack(version, pid)
-    return head + layout.RANK_BODY.pack(counters[0], 12, 500, 40, 9, progress, 1, 600, counters[1])
+def body(counters: tuple[int, int] = (3, 3), *, step: int = 12, progress: float = 0.5) -> bytes:
+    return layout.RANK_BODY.pack(counters[0], step, 500, 40, 9, progress, 1, 600, counters[1])
+
+
+def page(pid: int = 77, *, version: int = 1, progress: float = 0.5) -> bytes:
+    older = body((2, 2), step=11, progress=0.25)
+    return layout.RANK_HEAD.pack(version, pid) + older + body(progress=progress)
 
 
 def requested_stop(folder: Path) -> StopNotice | None:
@@ -113,15 +117,22 @@ def test_a_rank_is_read_field_by_field(tmp_path: Path) -> None:
 
 def test_what_was_never_told_is_none(tmp_path: Path) -> None:
     head = layout.RANK_HEAD.pack(1, 77)
-    (tmp_path / "rank-77").write_bytes(head + layout.RANK_BODY.pack(0, -1, 0, 0, 0, math.nan, 0, 0, 0))
+    (tmp_path / "rank-77").write_bytes(head + layout.RANK_BODY.pack(0, -1, 0, 0, 0, math.nan, 0, 0, 0) * 2)
 
     assert pages.read_rank(tmp_path / "rank-77") == RankStatus(pid=77)
 
 
-def test_of_a_rank_killed_in_a_write_the_fields_are_read_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "rank-77").write_bytes(page(counters=(4, 3)))
+def test_of_a_rank_killed_in_a_write_the_fields_of_the_write_before_are_read(tmp_path: Path) -> None:
+    half_written = body((4, 2), step=13)
+    (tmp_path / "rank-77").write_bytes(layout.RANK_HEAD.pack(1, 77) + half_written + body())
 
     assert pages.read_rank(tmp_path / "rank-77") == TOLD
+
+
+def test_a_page_without_a_whole_body_is_no_rank(tmp_path: Path) -> None:
+    (tmp_path / "rank-77").write_bytes(layout.RANK_HEAD.pack(1, 77) + body((4, 2)) + body((3, 1)))
+
+    assert pages.read_rank(tmp_path / "rank-77") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"short", page()[:-1], page(version=2)], ids=["empty", "5", "1 less", "v2"])

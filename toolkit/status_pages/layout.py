@@ -6,7 +6,8 @@ this file, so its imports must be cheap for a script: no msgspec, no typing (45 
 
 `rank-<pid>` and `stop` are a page each: a head, written once, and a body that changes in place. All fields are eight
 bytes, little-endian, aligned, so a field is always whole. A body begins and ends with a counter that every write
-increases: if the two differ, a write is under way, or its writer was killed during it.
+increases: if the two differ, a write is under way, or its writer was killed during it. `rank-<pid>` has two bodies,
+which are written in turns: a rank that loses its core in a write, or is killed there, leaves the other one whole.
 """
 
 import struct
@@ -28,7 +29,7 @@ STOP_BODY = struct.Struct("<6q")
 
 RANK_NAME = "rank-%d"
 RANK_HEAD = struct.Struct("<2q")  # version, pid
-# counter, step, step_time_ns, step_ns, heartbeats, progress, holding, holding_since_ns, counter
+# Twice: counter, step, step_time_ns, step_ns, heartbeats, progress, holding, holding_since_ns, counter
 RANK_BODY = struct.Struct("<5qd3q")
 
 # The first rank of the job that ended with 0, as "rank 1 of host algo-1", where others may wait for all ranks.
@@ -77,4 +78,23 @@ def read_consistent(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[
         if now == previous and fields[0] == fields[-1]:
             return fields[1:-1]
         previous = now
+    return None
+
+
+def read_newer(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[Any, ...] | None":
+    """Return the fields of the newer of two bodies that are written in turns, less the counters.
+
+    None if no try found a whole one, or *read* fell short. As in `read_consistent`, two reads in a row must agree.
+    """
+    previous = b"", b""
+    for _ in range(TRIES + 1):
+        now = read()
+        if len(now) != 2 * body.size:
+            return None
+        bodies = now[: body.size], now[body.size :]
+        unchanged = [body.unpack(new) for old, new in zip(previous, bodies, strict=True) if old == new]
+        whole = [fields for fields in unchanged if fields[0] == fields[-1]]
+        if whole:
+            return max(whole, key=lambda fields: fields[0])[1:-1]
+        previous = bodies
     return None

@@ -7,7 +7,6 @@ import fcntl
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from struct import Struct
 from typing import Any, Literal
 
 import msgspec
@@ -204,11 +203,8 @@ def read_all(folder: Path) -> dict[int, RankStatus]:
 
 
 def read_rank(path: Path) -> RankStatus | None:
-    """Return the status on the page *path*, None if there is none, or none of this version.
-
-    If a process was killed during a write, some fields are new and some old, but each is whole.
-    """
-    fields = _read_fields(path, layout.RANK_HEAD, layout.RANK_BODY)
+    """Return the status on the page *path*, None if there is none, or none of this version."""
+    fields = _read_rank_fields(path)
     if fields is None:
         return None
     (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = fields
@@ -273,23 +269,21 @@ def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, known_ns: int) -> int:
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def _read_fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """Return the fields of *head* and of *body* (less its counters), None if they are not there."""
+def _read_rank_fields(path: Path) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """Return the fields of the head and of the newer body (less its counters), None if they are not there."""
+    head, body = layout.RANK_HEAD, layout.RANK_BODY
     try:
         fd = os.open(path, _READ)
     except OSError:
         return None
     try:
-        fields = layout.read_consistent(lambda: os.pread(fd, body.size, head.size), body)
-        start = os.pread(fd, head.size + body.size, 0)
+        start = os.pread(fd, head.size, 0)
+        fields = layout.read_newer(lambda: os.pread(fd, 2 * body.size, head.size), body)
     except OSError:
         return None
     finally:
         os.close(fd)
-    if len(start) < head.size + body.size:
-        return None
-    # Never consistent: the writer was killed during a write. The fields will not change any more.
-    return head.unpack_from(start), fields or body.unpack_from(start, head.size)[1:-1]
+    return None if fields is None else (head.unpack(start), fields)
 
 
 def _read_bytes(path: Path, limit: int) -> bytes:

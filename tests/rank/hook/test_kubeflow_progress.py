@@ -18,7 +18,7 @@ from toolkit.status_pages import layout as layout
 def page(folder: Path, pid: int, fraction: float, *, version: int = layout.VERSION, torn: bool = False) -> None:
     """Write what a process leaves that told *fraction*."""
     body = layout.RANK_BODY.pack(7, 3, 0, 0, 1, fraction, 0, 0, 8 if torn else 7)
-    (folder / (layout.RANK_NAME % pid)).write_bytes(layout.RANK_HEAD.pack(version, pid) + body)
+    (folder / (layout.RANK_NAME % pid)).write_bytes(layout.RANK_HEAD.pack(version, pid) + body * 2)
 
 
 def sample(name: str, value: float, rank: int | None = 0) -> Sample:

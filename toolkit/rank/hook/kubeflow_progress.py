@@ -93,7 +93,7 @@ def _read_fraction(path: str) -> "Optional[float]":
         return None
     try:
         start = os.pread(fd, head.size, 0)
-        fields = layout.read_consistent(lambda: os.pread(fd, body.size, head.size), body)
+        fields = layout.read_newer(lambda: os.pread(fd, 2 * body.size, head.size), body)
     except OSError:
         return None
     finally:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.folders import as_absent, is_file
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 # `nvidia-smi` takes 0.1 to 3 s on a healthy host of 8 GPUs without persistence mode; a broken driver hangs for ever.
 WITHIN_S = 30.0
+# A signal that comes just before poll(2) does not interrupt it.
+MOST_WAIT_S = 0.1
 # Of each stream. A list of 8 GPUs with 56 MIG instances has 6 kB.
 MOST_BYTES = 1 << 20
 
@@ -44,6 +47,7 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> ProgramOutput:
     """
     import subprocess
 
+    children_before = _list_children()
     try:
         process = subprocess.Popen(
             argv,
@@ -54,6 +58,10 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> ProgramOutput:
         )
     except OSError as error:
         return ProgramOutput(trouble=f"cannot be started ({error.strerror})")
+    except BaseException:  # The job is stopped while the program starts: it runs, and Popen has not returned.
+        for pid in _list_children() - children_before:
+            _end_child(pid)
+        raise
     try:
         output, trouble = _read(process, time.monotonic() + within_s, within_s)
         if not trouble:
@@ -86,7 +94,10 @@ def _read(
     for stream in streams:
         waits.register(stream, select.POLLIN)
     while streams:
-        ready = waits.poll(max((ends_s - time.monotonic()) * 1000, 0))
+        left_s = max(ends_s - time.monotonic(), 0)
+        ready = waits.poll(min(left_s, MOST_WAIT_S) * 1000)
+        if not ready and left_s > MOST_WAIT_S:
+            continue
         if not ready:
             # A process that it left behind may hold the streams: what it said before its end is its answer.
             has_ended = process.poll() is not None
@@ -101,6 +112,21 @@ def _read(
             if len(streams[stream]) > MOST_BYTES:
                 return (stdout, stderr), f"said more than {MOST_BYTES >> 20} MiB"
     return (stdout, stderr), ""
+
+
+def _list_children() -> set[int]:
+    """Return the processes that this thread has started and not waited for; none if the kernel does not list them."""
+    try:
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    except OSError:
+        return set()
+
+
+def _end_child(pid: int) -> None:
+    ends_s = time.monotonic() + 1
+    os.kill(pid, 9)
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < ends_s:
+        time.sleep(0.001)
 
 
 def _close(process: "subprocess.Popen[bytes]") -> None:

@@ -35,10 +35,12 @@ def _name(nodeid: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let what tests start hear SIGHUP, also under nohup: an ignored signal stays ignored in every child, and the
-    toolkit heeds that; a handled one does not."""
+    """Let what tests start hear SIGHUP and SIGINT, also under nohup and in the background of a shell: an ignored signal
+    stays ignored in every child, and the toolkit heeds that; a handled one does not."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # The jobs of tests are not those that `toolkit jobs` shows their author.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="toolkit-tests-state-")
     if hasattr(config, "workerinput"):

@@ -88,7 +88,6 @@ def test_the_job_reads_95_of_100_digits_on_two_hosts(tmp_path: Path) -> None:
     facts = job.report
     assert facts["metrics"]["accuracy"] >= 0.95
     assert list(facts["metrics"]) == ["epoch", "step", "loss", "accuracy", "step_time"]
-    assert facts["training_seconds"] < 120
     assert sorted(job.archive("model.tar.gz")) == ["metadata.json", "model.pt"]
 
 

@@ -106,13 +106,24 @@ def test_a_stopped_guardian_does_not_keep_train_from_ending(base: Base) -> None:
 
     with live(base) as running:
         running.until(b"ready\n")
-        (guardian,) = [pid for pid in _children(running.pid) if _command(pid) == _command(running.pid)]
+        guardian = _wait_for_guardian(running.pid)
         subprocess.run(["kill", "-STOP", str(guardian)], check=True)
         (base.code / "go").touch()
         done = running.end()
 
     assert done.status == 0
     assert not alive(guardian)
+
+
+def _wait_for_guardian(train: int) -> int:
+    """Return the only child of *train* with its command line: any other has not begun its own program yet."""
+    ends_s = time.monotonic() + 60
+    while True:
+        children = [pid for pid in _children(train) if _command(pid) == _command(train)]
+        if len(children) == 1:
+            return children[0]
+        assert time.monotonic() < ends_s, children
+        time.sleep(0.01)
 
 
 def _children(pid: int) -> list[int]:

@@ -16,7 +16,7 @@ from toolkit.train.supervise.kernel import find_marked
 PROGRAMS = Path(__file__).parents[2] / "programs"
 COMMAND = (sys.executable, "-m", "toolkit.cli.main", "run")
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 60
+DEADLINE_S = 240
 
 
 class ToolkitRun:

@@ -3,7 +3,9 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from toolkit.train.provenance.installed import list_packages, search_path_of
+import pytest
+
+from toolkit.train.provenance.installed import CHUNK_BYTES, list_packages, search_path_of
 
 
 def package(folder: Path, name: str, record: str | None = "a.py,sha256=x,1\n", place: str = "") -> None:
@@ -34,6 +36,18 @@ def test_a_package_from_elsewhere_has_its_place(tmp_path: Path) -> None:
     package(tmp_path, "z-1.dist-info", record, "[damaged")
 
     assert list_packages([str(tmp_path)])[1] == {"x": "https://host/x.git@abc", "y": "file:///src/y"}
+
+
+@pytest.mark.parametrize("length", [CHUNK_BYTES, 3 * CHUNK_BYTES])
+def test_a_record_is_digested_whole_and_its_place_seen_wherever_it_stands(tmp_path: Path, length: int) -> None:
+    for shift in range(-40, 8):
+        record = f"{'x' * (length + shift)}\nx-1.dist-info/direct_url.json,,\n"
+        package(tmp_path / str(shift), "x-1.dist-info", record, json.dumps({"url": "file:///x"}))
+
+        versions, places = list_packages([str(tmp_path / str(shift))])
+
+        assert versions == {"x": f"1 {sha256(record.encode()).hexdigest()[:16]}"}
+        assert places == {"x": "file:///x"}
 
 
 def test_another_interpreter_has_the_folders_of_its_installation(tmp_path: Path) -> None:

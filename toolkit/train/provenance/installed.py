@@ -12,6 +12,8 @@ from toolkit import files, folders
 
 # Above what any package's RECORD has: torch 2.13's has 1.3 MB.
 RECORD_BYTES = 16 << 20
+CHUNK_BYTES = 64 << 10
+PLACE = b"direct_url.json,"
 ENDINGS = (".dist-info", ".egg-info")
 
 
@@ -23,6 +25,7 @@ def list_packages(search_path: Iterable[str]) -> tuple[dict[str, str], dict[str,
     """
     versions: dict[str, str] = {}
     places: dict[str, str] = {}
+    buffer = bytearray(CHUNK_BYTES)
     for folder in dict.fromkeys(search_path):
         for entry in _metadata_in(folder):
             stem = entry.name.rpartition(".")[0]
@@ -32,9 +35,9 @@ def list_packages(search_path: Iterable[str]) -> tuple[dict[str, str], dict[str,
                 continue
             if entry.name.endswith(".egg-info"):
                 version = version.partition("-py")[0]
-            record = _read(f"{entry.path}/RECORD")
-            versions[name] = f"{version} {sha256(record).hexdigest()[:16] if record else '-'}"
-            if b"direct_url.json," in record and (place := _read_place(entry.path)):
+            digest, has_place = _digest_record(f"{entry.path}/RECORD", buffer)
+            versions[name] = f"{version} {digest}"
+            if has_place and (place := _read_place(entry.path)):
                 places[name] = place
     return dict(sorted(versions.items())), dict(sorted(places.items()))
 
@@ -60,9 +63,41 @@ def _metadata_in(folder: str) -> list[os.DirEntry[str]]:
         return []  # A zip file, or no folder: what is imported from there has no metadata here.
 
 
+def _digest_record(path: str, buffer: bytearray) -> tuple[str, bool]:
+    """Return the digest of the RECORD at *path*, "-" if there is none to read, and whether it names a direct_url.json.
+
+    It goes through *buffer*, since fresh memory for each costs more than its digest.
+    """
+    try:
+        fd = files.descriptor(path)
+    except OSError:
+        return "-", False
+    try:
+        return _digest(fd, buffer)
+    except OSError:
+        return "-", False
+    finally:
+        os.close(fd)
+
+
+def _digest(fd: int, buffer: bytearray) -> tuple[str, bool]:
+    digest, has_place, size_bytes = sha256(), False, 0
+    front = len(PLACE)  # The end of the chunk before: PLACE may begin there.
+    buffer[:front] = bytes(front)
+    chunk = memoryview(buffer)[front:]
+    while size := os.readv(fd, (chunk,)):
+        size_bytes += size
+        if size_bytes > RECORD_BYTES:
+            return "-", False
+        digest.update(chunk[:size])
+        has_place = has_place or buffer.find(PLACE, 0, front + size) >= 0
+        buffer[:front] = buffer[size : size + front]
+    return digest.hexdigest()[:16] if size_bytes else "-", has_place
+
+
 def _read(path: str) -> bytes:
     try:
-        return files.read(path, RECORD_BYTES)
+        return files.read(path)
     except OSError:
         return b""
 

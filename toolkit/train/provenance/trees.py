@@ -89,6 +89,7 @@ def _read(path: str, room_bytes: int) -> tuple[int, bytes | None, int]:
         status = os.fstat(fd)
         if status.st_size > min(FILE_BYTES, room_bytes):
             return status.st_size, None, status.st_mtime_ns
-        return status.st_size, os.read(fd, FILE_BYTES), status.st_mtime_ns
+        # A buffer of 1 MiB for each file costs more than its digest. Of no size: files as those of /proc.
+        return status.st_size, os.read(fd, status.st_size or FILE_BYTES), status.st_mtime_ns
     finally:
         os.close(fd)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -60,10 +60,24 @@ def free_port() -> int:
 
 
 def until(holds: Callable[[], bool], name: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
+    """Wait until it *holds*, for clients whose start takes a second of CPU, on a machine that others use, too."""
+    deadline_s = time.monotonic() + 3 * DEADLINE_S
     while not holds():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {name}"
+        assert time.monotonic() < deadline_s, f"waited {3 * DEADLINE_S} s for {name}"
         time.sleep(0.1)
+
+
+def count_lines(files: Iterable[Path]) -> int:
+    return sum(len(file.read_bytes().splitlines()) for file in files)
+
+
+def read_scalars(folder: Path, name: str) -> list[tuple[int, float]]:
+    """Return (step, value) of the scalar *name* in the event files of *folder*, as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)] if name in events.Tags()["scalars"] else []
 
 
 def scraped(port: int) -> str:
@@ -79,6 +93,7 @@ def scraped(port: int) -> str:
 @pytest.mark.filterwarnings("ignore")  # The libraries' own.
 def test_metrics_go_to_prometheus_tensorboard_and_mlflow_while_the_job_runs(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "mlruns"
+    losses = [(10, 0.5), (20, 0.25), (30, 0.125)]
     environ = {
         "TOOLKIT_PROMETHEUS_PORT": str(port),
         "TOOLKIT_MONITOR": "1",
@@ -89,29 +104,31 @@ def test_metrics_go_to_prometheus_tensorboard_and_mlflow_while_the_job_runs(tmp_
         "MLFLOW_ALLOW_FILE_STORE": "true",
     }
     with ToolkitRun(tmp_path, script(tmp_path), "--name", "it", *METRICS, **environ) as job:
+        job.deadline_s = 3 * DEADLINE_S
         newest = 'toolkit_metric{host="algo-1",name="loss",rank="0"} 0.25'
         until(lambda: newest in scraped(port), newest)
         until(lambda: 'toolkit_system{host="algo-1",kind="memory",' in scraped(port), "the monitor's samples")
-        until(lambda: any(store.rglob("metrics/loss")), "MLflow's run")
-        until(lambda: any(job.folder.rglob("events/algo-1-rank-0/*")), "TensorBoard's event file")
+        until(lambda: count_lines(store.rglob("metrics/loss")) == 2, "MLflow's first values")
+        folder = job.folder / "hosts/algo-1/opt/ml/output/events/algo-1-rank-0"
+        until(lambda: read_scalars(folder, "loss") == losses[:2], "TensorBoard's first events")
         (tmp_path / "end").touch()
         assert job.end() == 0, job.console
 
     assert job.report["metrics"]["loss"] == 0.125
-    losses = [(10, 0.5), (20, 0.25), (30, 0.125)]
     from mlflow import MlflowClient
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(job.folder / "hosts/algo-1/opt/ml/output/events/algo-1-rank-0"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == losses
+    # A busy machine may not send all in the time that `train` gives at the end. A line says so.
+    lacks = {name for name in ("tensorboard", "mlflow") if f"exports: {name}: the job ended while" in job.console}
+    written = read_scalars(folder, "loss")
+    assert written == losses or ("tensorboard" in lacks and written == losses[:2])
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     client = MlflowClient(tracking_uri=store.as_uri())
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
-    assert (run.info.run_name, run.info.status) == ("it", "FINISHED")
-    assert [(event.step, event.value) for event in client.get_metric_history(run.info.run_id, "loss")] == losses
+    arrived = [(event.step, event.value) for event in client.get_metric_history(run.info.run_id, "loss")]
+    assert arrived == losses or ("mlflow" in lacks and arrived == losses[:2])
+    assert (run.info.run_name, run.info.status) == ("it", "RUNNING" if "mlflow" in lacks else "FINISHED")
 
 
 @with_clients

@@ -42,7 +42,6 @@ class OpenTelemetry:
             UserError: the SDK or its exporter is not installed.
         """
         endpoint = config.exports.otlp_endpoint
-        os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

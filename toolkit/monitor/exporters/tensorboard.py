@@ -13,7 +13,7 @@ from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Names, Refusals, missing
 from toolkit.monitor.exporters.kept import Kept
 
-FLUSH_S = 5
+FLUSH_S = 1  # At the job's end a busy machine may leave no time for what is still held.
 # tensorboardX 2.6.5 (summary.py) puts "_" for each of these, so that two names may become one.
 _REFUSED = re.compile(r"[^-/\w.]")
 

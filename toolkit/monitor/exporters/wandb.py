@@ -9,6 +9,8 @@ not take, in its folder; so a row counts as sent as soon as the client has it.
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from toolkit.monitor.exporters.summary import Summary
 
 STEP = "step"
 INIT_S = 30.0
+IDLE = "10s"  # In Go's form. `train` ends what is left of an attempt sooner.
 _REFUSED = frozenset("/\\#?%:")  # In a run's ID.
 MOST_ID = 128
 
@@ -44,6 +47,7 @@ class WandB:
         except ImportError as error:
             raise missing("wandb", "wandb", error) from None
         logging.getLogger("wandb").setLevel(logging.ERROR)
+        _detach_service()
         self._config, self._kept = config, kept
         mode = os.environ.get("WANDB_MODE", "online")
         is_shared = mode == "shared" or (mode == "online" and config.hosts > 1)
@@ -104,6 +108,20 @@ class WandB:
             self._kept.rows += 1
         else:
             self._run.log({**row, STEP: step, "_timestamp": time_s})
+
+
+def _detach_service() -> None:
+    """Have the client start its service in the mode that it calls detached.
+
+    Else the service asks ten times a second whether this process still lives (getppid, wandb-core 0.31), which costs
+    0.07 to 0.16 % of a core, more than all else that it does here. A detached one ends with its last client, after
+    IDLE; and at the exit of this process the client ends it, as it does with any. A client without that mode goes on as
+    it is.
+    """
+    with suppress(ImportError, AttributeError):
+        from wandb.sdk.lib.service import service_process
+
+        service_process.start = partial(service_process.start_detached, idle_timeout=IDLE)
 
 
 def clean(name: str) -> str:

@@ -31,7 +31,7 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
 
 FROM options-${DEVICE} AS options
 
-# What torch.compile calls at run time: g++ (Inductor on CPUs), gcc and Python.h (Triton on GPUs). COMPILER=0: none.
+# What torch.compile calls at run time, with Python.h: g++ (Inductor on CPUs), gcc (Triton on GPUs). COMPILER=0: none.
 FROM python AS compiler-gpu
 ARG COMPILER=1
 RUN [ "$COMPILER" = 0 ] || { apt-get update \
@@ -41,7 +41,7 @@ RUN [ "$COMPILER" = 0 ] || { apt-get update \
 FROM python AS compiler-cpu
 ARG COMPILER=0
 RUN [ "$COMPILER" = 0 ] || { apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ libc6-dev \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ libc6-dev python3-dev \
  && rm -rf /var/lib/apt/lists/*; }
 
 FROM compiler-${DEVICE} AS frameworks

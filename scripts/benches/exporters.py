@@ -45,8 +45,8 @@ def cpu_s(pid: int) -> float:
 def process_s(pid: int) -> float:
     """Return the CPU seconds of *pid*, with those of its threads that have ended.
 
-    By the clock of another process, in nanoseconds (clock_getcpuclockid(3)); /proc has hundredths of a second, and 0.1 %
-    of a minute are six of these.
+    By that process's clock, in nanoseconds (clock_getcpuclockid(3)); /proc has hundredths of a second, and 0.1 % of a
+    minute are six of these.
     """
     return time.clock_gettime((~pid << 3) | 2)
 
@@ -115,8 +115,8 @@ def receiver() -> ThreadingHTTPServer:
 
 
 def measure(name: str, words: argparse.Namespace, folder: Path, port: int) -> tuple[float, float, float, float]:
-    """Run the exporter *name*; return its CPU in percent of a core, that of its own process alone, its memory in MiB and
-    the CPU seconds of its start."""
+    """Run the exporter *name*; return its CPU in percent of a core, that of its own process alone, its memory in MiB
+    and the CPU seconds of its start."""
     exports = {
         "prometheus_port": 0,
         "prometheus_address": "127.0.0.1",

@@ -28,11 +28,24 @@ def test_settings_become_the_targets_of_metrics() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["http://mlflow:5000", "file:/mnt/runs", "/mnt/runs", "./runs", "sqlite:///runs.db", "databricks", "databricks://one",
+     "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/one"],
+)  # fmt: skip
+def test_every_form_of_an_address_of_mlflow_is_passed_on(text: str) -> None:
+    own = settings.read({"TOOLKIT_MLFLOW_TRACKING_URI": text})
+
+    assert export_targets.read(own, Path("/opt/ml/output")).mlflow_uri == text
+
+
+@pytest.mark.parametrize(
     ("name", "text", "found"),
     [
         ("WANDB_PROJECT", "team/vision", "'team/vision' ('/')"),
         ("WANDB_PROJECT", "a" * 129, f"{'a' * 80!r} (129 characters)"),
         ("TRACKIO_PROJECT", ".vision", "'.vision' (a dot in front)"),
+        ("MLFLOW_TRACKING_URI", "mlflow.example.com", "'mlflow.example.com'"),
+        ("MLFLOW_TRACKING_URI", "mlflow:5000/", "'mlflow:5000/'"),
         ("OTLP_ENDPOINT", "collector:4318", "'collector:4318'"),
         ("OTLP_ENDPOINT", "grpc://collector:4317", "'grpc://collector:4317'"),
         ("OTLP_ENDPOINT", "http://:4318", "'http://:4318'"),

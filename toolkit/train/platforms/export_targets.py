@@ -1,5 +1,6 @@
 """The places for a job's metrics besides its own files: the settings of the exporters, checked."""
 
+import re
 from pathlib import Path
 
 from toolkit.errors import ContractError
@@ -7,6 +8,9 @@ from toolkit.job.exports import Exports
 from toolkit.settings import PREFIX, Settings
 
 MOST_OF_A_PROJECT = 128
+HOST = re.compile(r"[A-Za-z0-9][\w.-]*(:[0-9]+)?(/.*)?")
+# Addresses without a scheme (mlflow 3.17, tracking/_tracking_service/utils.py).
+WORDS_OF_MLFLOW = ("databricks", "databricks-uc", "uc")
 REFUSED = set("/\\#?%:")
 
 
@@ -20,7 +24,7 @@ def read(settings: Settings, output: Path) -> Exports:
         prometheus_port=settings.prometheus_port,
         prometheus_address=settings.prometheus_address,
         tensorboard=None if settings.tensorboard is None else output / settings.tensorboard,
-        mlflow_uri=settings.mlflow_tracking_uri or None,
+        mlflow_uri=_tracking_uri(settings.mlflow_tracking_uri),
         mlflow_experiment=settings.mlflow_experiment,
         wandb_project=_project("WANDB_PROJECT", settings.wandb_project),
         trackio_project=_project("TRACKIO_PROJECT", settings.trackio_project),
@@ -46,6 +50,22 @@ def _project(name: str, text: str) -> str | None:
         where=PREFIX + name,
         hint="Name the project alone: WANDB_ENTITY, WANDB_BASE_URL and TRACKIO_SPACE_ID say where it is.",
     )
+
+
+def _tracking_uri(text: str) -> str | None:
+    """Return the address of an MLflow server or store, None for none.
+
+    Raises:
+        ContractError: it is a host without a scheme, which MLflow takes for the name of a folder.
+    """
+    if HOST.fullmatch(text) and text not in WORDS_OF_MLFLOW:
+        raise ContractError(
+            f"expected the address of a server or store, as http://mlflow:5000 or sqlite:////mnt/mlflow.db, found"
+            f" {text!r}",
+            where=PREFIX + "MLFLOW_TRACKING_URI",
+            hint="MLflow takes a text without a scheme for a folder. A folder begins with / or ./ here.",
+        )
+    return text or None
 
 
 def _endpoint(text: str) -> str | None:

@@ -151,10 +151,8 @@ def test_what_the_other_side_refuses_costs_a_line_and_never_the_job(tmp_path: Pa
     assert "exports: prometheus: OSError: " in job.console
     assert "exports: tensorboard: NotADirectoryError: " in job.console
     assert "exports: mlflow: MlflowException: " in job.console
-    assert (
-        "exports: mlflow: the job ended while this was waiting for an answer: 6 values of metrics did not"
-        in job.console
-    )
+    waiting = "exports: mlflow: the job ended while this was waiting for an answer"
+    assert f"{waiting}: 6 values of metrics and how it ended did not arrive" in job.console
 
 
 @pytest.mark.parametrize(
@@ -522,8 +520,8 @@ def test_what_a_server_has_not_taken_at_the_end_of_the_job_is_counted(tmp_path: 
 
             errors = process.communicate(timeout=DEADLINE_S)[1]
     assert errors.endswith(
-        "exports: mlflow: the job ended while this was waiting for an answer: 2 values of metrics did not arrive;"
-        f" {tmp_path} has all of it\n"
+        "exports: mlflow: the job ended while this was waiting for an answer: 2 values of metrics and how it ended did"
+        f" not arrive; {tmp_path} has all of it\n"
     )
 
 

@@ -45,7 +45,7 @@ def write_config(job: Job, run_folder: Path, attempt: int, outcome: Path | None 
         job=job.spec.name,
         host=job.cluster.current,
         is_leader=job.cluster.is_leader,
-        hosts=job.cluster.size,
+        hosts=len(job.cluster.hosts),  # Also those outside of the distribution, or of a job without one.
         has_job_ranks=job.spec.strategy.name != "script",
         run=job.exports.run or job.spec.name or _nameless(job, run_folder),
         attempt=attempt,
@@ -63,7 +63,7 @@ def write_config(job: Job, run_folder: Path, attempt: int, outcome: Path | None 
 
 def _nameless(job: Job, run_folder: Path) -> str:
     """Return an ID for the run of a job without a name: another each time, on several hosts that of the hosts."""
-    return run_folder.name if job.cluster.size == 1 else "-".join(job.cluster.hosts)
+    return run_folder.name if len(job.cluster.hosts) == 1 else "-".join(job.cluster.hosts)
 
 
 def _skip_bytes(run_folder: Path, metrics: Path) -> int:

@@ -70,8 +70,9 @@ def test_every_value_of_every_host_and_attempt_arrives_in_one_run_with_the_cause
     assert all(len(samples) == 30 for samples in written.values())
     for name, samples in written.items():
         is_leader = name == "algo-1"
-        check_wandb(outputs[name], samples, is_leader=is_leader)
-        check_trackio(outputs[name], samples, is_leader=is_leader)
+        front = "system" if hosts == 1 else f"system/{name}"
+        check_wandb(outputs[name], samples, front, is_leader=is_leader)
+        check_trackio(outputs[name], samples, front, is_leader=is_leader)
         points = [point[1:] for point in receiver.points() if point[0] == name]
         got = [(what, value, time_ns) for what, _, value, time_ns in points if what.startswith("toolkit.metric.")]
         cleaned = {"val/acc@1": "val/acc_1"}
@@ -89,7 +90,7 @@ def key(sample: Sample, *, is_leader: bool) -> str:
     return sample.name if is_leader else f"{sample.name}/{sample.host}"
 
 
-def check_wandb(output: Path, samples: list[Sample], *, is_leader: bool) -> None:
+def check_wandb(output: Path, samples: list[Sample], front: str, *, is_leader: bool) -> None:
     files = sorted(map(str, output.glob("wandb/offline-run-*/*.wandb")))
     found = read("read_wandb.py", *files)
     ((run, project),) = {tuple(run) for run in found["runs"]}
@@ -100,7 +101,9 @@ def check_wandb(output: Path, samples: list[Sample], *, is_leader: bool) -> None
     for sample in samples:
         if sample.name != "step":  # It is each row's own "step".
             assert got.count((key(sample, is_leader=is_leader), sample.value, sample.step or 0)) == 1, sample
-    assert any(name.startswith("system/") and name.endswith("cpu/all/used_percent") for name, *_ in got)
+    system = {name for name, *_ in got if name.startswith("system/")}
+    assert f"{front}/cpu/all/used_percent" in system
+    assert all(name.startswith(f"{front}/") for name in system)
     assert sorted(rows) == list(range(len(rows)))
     if is_leader:
         summary = found["summary"]
@@ -113,7 +116,7 @@ def check_wandb(output: Path, samples: list[Sample], *, is_leader: bool) -> None
         assert found["exits"][-1] == 1
 
 
-def check_trackio(output: Path, samples: list[Sample], *, is_leader: bool) -> None:
+def check_trackio(output: Path, samples: list[Sample], front: str, *, is_leader: bool) -> None:
     found = read("read_trackio.py", "digits", TRACKIO_DIR=str(output / "trackio"))
     (run,) = found["runs"]
     assert run.startswith("it-")
@@ -121,7 +124,7 @@ def check_trackio(output: Path, samples: list[Sample], *, is_leader: bool) -> No
     for sample in samples:
         if sample.name != "step":
             assert got.count((key(sample, is_leader=is_leader), sample.value, sample.step or 0)) == 1, sample
-    assert found["system"]
+    assert all(f"{front}/cpu/all/used_percent" in row for row in found["system"]) and found["system"]
     if is_leader:
         (alert,) = found["alerts"]
         assert alert["title"] == "job failed, exit code 1, restarts: 1"

@@ -99,6 +99,7 @@ class ExporterProcess:
         self.waiting = Waiting(kept.waiting)
         self.ends = threading.Event()
         self.all_is_sent = threading.Event()
+        self.has_told_end = False
         self._exporter: Exporter | None = None
         self._failed_s: float | None = None
         self._has_closed = False
@@ -120,6 +121,7 @@ class ExporterProcess:
             if end is not None:
                 tracker = cast(Tracker, self._exporter)
                 self._persist(lambda: tracker.finish(end))
+                self.has_told_end = True
             self._close()
         except GivenUpError:
             return
@@ -298,7 +300,8 @@ class _Watcher(threading.Thread):
 
     def _say_missing(self) -> None:
         if self._config.outcome is not None:
-            missing = self._process.missing() or "how it ended"
+            parts = [self._process.missing(), "" if self._process.has_told_end else "how it ended"]
+            missing = " and ".join(filter(None, parts)) or "the answer to the last of it"
             say(
                 f"{self._name}: the job ended while this was waiting for an answer: {missing} did not arrive;"
                 f" {self._config.output} has all of it"

@@ -73,6 +73,8 @@ def count_lines(files: Iterable[Path]) -> int:
 
 def read_scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     """Return (step, value) of the scalar *name* in the event files of *folder*, as TensorBoard reads them."""
+    if not folder.exists():
+        return []
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder))

@@ -11,7 +11,7 @@ from tests.fuzz.places import fresh
 from tests.fuzz.target import target
 from tests.train.launchers.jobs import job_of
 from toolkit.job.job import Script
-from toolkit.train.source import install
+from toolkit.train.source import tree_digest
 from toolkit.train.source.install import phase
 
 WITHIN_S = 5.0
@@ -60,7 +60,7 @@ def requirements_are_pips_to_judge(content: bytes, other: bytes) -> None:
     job = msgspec.structs.replace(job_of("script"), script=script, interpreter=sys.executable)
     began_s = time.process_time()
 
-    with mock.patch.object(install, "MOST_FILES", 100):  # Of a line that names "/" so many files are enough.
+    with mock.patch.object(tree_digest, "MOST_FILES", 100):  # Of a line that names "/" so many files are enough.
         result = phase(job)
 
     assert time.process_time() - began_s < WITHIN_S

@@ -13,7 +13,7 @@ import pytest
 
 from tests.train.base import Base, Done
 from tests.train.live import Live, live
-from toolkit.train.source import install
+from toolkit.train.source import tree_digest
 
 # What is allowed is 1 s; each of these once took half a minute or never ended.
 PROMPT_S = 10.0
@@ -118,7 +118,7 @@ def test_a_package_whose_content_is_being_read_is_not_waited_for(base: Base) -> 
     base.program("print('began')\n")
     base.program("from setuptools import setup\nsetup()\n", "setup.py")
     weights = huge_file(base.code / "weights") / "huge"
-    os.truncate(weights, install.MOST_BYTES - (1 << 20))  # Of more no stamp is made.
+    os.truncate(weights, tree_digest.MOST_BYTES - (1 << 20))  # Of more no stamp is made.
 
     with live(base) as running:
         until(lambda: weights in open_files(running.pid))

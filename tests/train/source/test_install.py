@@ -13,7 +13,7 @@ import pytest
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.plan import Phase
-from toolkit.train.source import install, installer
+from toolkit.train.source import installer, tree_digest
 from toolkit.train.source.install import phase, remember
 from toolkit.train.source.installer import in_container
 
@@ -293,7 +293,7 @@ def test_requirements_that_name_the_whole_file_system_are_pips_to_judge(
     make_job: MakeJob, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were read through, /proc/kmsg too, which waits for the kernel's next word."""
-    monkeypatch.setattr(install, "MOST_FILES", 50)
+    monkeypatch.setattr(tree_digest, "MOST_FILES", 50)
     (code / "requirements.txt").write_text("/\n")
     planned = must(phase(make_job(script=script(code))))
     (code / "requirements.txt").write_text("/proc/kmsg\n")

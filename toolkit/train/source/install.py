@@ -13,13 +13,10 @@ from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.patterns import lazy
 from toolkit.train.source import codeartifact, installer
 from toolkit.train.source.files import is_file, kind_of
+from toolkit.train.source.tree_digest import TooMuchError, TreeDigest
 
 REQUIREMENTS = "requirements.txt"
 INCLUDE = lazy(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
-# The path or name in a line, without options and "name @" before it, "file://", and the text after it.
-ASKED = lazy(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
-# pip, Python and git create these: their content does not change the package.
-BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
 # UTF-32 comes first: its little-endian mark begins with UTF-16's.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -29,9 +26,6 @@ MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 GRACE_S = 5.0
-# A stamp covers no more than this, which takes some seconds to read.
-MOST_BYTES = 8 << 30
-MOST_FILES = 10_000
 
 
 def phase(job: Job) -> Phase | None:
@@ -100,7 +94,7 @@ def _stamp(folder: Path, interpreter: str, source: Path, pip_arguments: tuple[st
     (a line that names "/"), so that pip runs every time."""
     try:
         return folder / _fingerprint(interpreter, source, pip_arguments)
-    except _TooMuchError:
+    except TooMuchError:
         return None
 
 
@@ -111,59 +105,21 @@ def _fingerprint(interpreter: str, folder: Path, pip_arguments: tuple[str, ...])
     The inode of "/" differs between containers, so a scratch folder on a volume that outlives a container does no harm.
     The interpreter's inode changes if a virtual environment is created again at the same path.
     """
-    digest = _Digest()
+    digest = TreeDigest()
     for place in (Path("/"), Path(interpreter)):
         status = folders.status(place, follow_links=False)
         if status is not None:
-            _add(digest, b"%d:%d" % (status.st_dev, status.st_ino))
+            digest.add(b"%d:%d" % (status.st_dev, status.st_ino))
     for word in (interpreter, str(folder), *pip_arguments):
-        _add(digest, os.fsencode(word))
+        digest.add(os.fsencode(word))
     if "." in pip_arguments:
-        _add_tree(digest, folder)
+        digest.add_tree(folder)
     if REQUIREMENTS in pip_arguments:
         _add_requirements(digest, folder / REQUIREMENTS, folder, set())
     return digest.hexdigest()[:32]
 
 
-class _TooMuchError(Exception):
-    """There are more files or bytes than a stamp covers."""
-
-
-class _Digest:
-    """SHA-256 of at most MOST_BYTES and MOST_FILES; raises _TooMuchError beyond these."""
-
-    def __init__(self) -> None:
-        import hashlib
-
-        self._hash = hashlib.sha256()
-        self._bytes = self._files = 0
-
-    def update(self, content: bytes) -> None:
-        self._bytes += len(content)
-        self._hash.update(content)
-        self._check()
-
-    def begin_file(self, size_bytes: int) -> None:
-        """Note that *size_bytes* of another file follow."""
-        self._files += 1
-        self._check(size_bytes)
-        self.update(b"%d:" % size_bytes)
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-    def _check(self, ahead_bytes: int = 0) -> None:
-        if self._bytes + ahead_bytes > MOST_BYTES or self._files > MOST_FILES:
-            raise _TooMuchError
-
-
-def _add(digest: _Digest, content: bytes) -> None:
-    """Add *content* after its length, so that different parts never give the same bytes."""
-    digest.update(b"%d:" % len(content))
-    digest.update(content)
-
-
-def _add_requirements(digest: _Digest, file: Path, folder: Path, visited: set[Path]) -> None:
+def _add_requirements(digest: TreeDigest, file: Path, folder: Path, visited: set[Path]) -> None:
     """Add *file*, the files it includes, and the local files and folders that it names (relative to *folder*)."""
     ahead = [file]
     while ahead:
@@ -171,12 +127,12 @@ def _add_requirements(digest: _Digest, file: Path, folder: Path, visited: set[Pa
         if file in visited or not is_file(file):
             continue
         visited.add(file)
-        _add(digest, file.read_bytes())
+        digest.add(file.read_bytes())
         for line in _lines(file):
             if include := INCLUDE.match(line):
                 ahead.append(file.parent / include["file"])
-            elif match := ASKED.match(line):
-                _add_tree(digest, folder / match["path"])  # Adds nothing for a package's name, as "numpy".
+            else:
+                digest.add_named(line, folder)
 
 
 def _requirement_lines(file: Path) -> Iterator[tuple[Path, str]]:
@@ -207,39 +163,3 @@ def _decoded(content: bytes) -> str:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace")
     return content.decode("utf-8", "replace")
-
-
-def _add_tree(digest: _Digest, path: Path) -> None:
-    """Add the name and content of *path* or, if it is a folder, of every file below it."""
-    if "\0" in str(path):
-        return
-    if folders.is_file(path, folders.as_absent):
-        _add_file(digest, path, path.name)
-        return
-
-    def unreadable(error: OSError) -> None:
-        _add(digest, f"cannot be listed: {error.errno}".encode())  # pip reports its own errors.
-
-    for entry in folders.walk(path, unreadable, enter=lambda entry: _is_content(entry.name)):
-        file = Path(entry.path)
-        if folders.is_file(file, folders.as_absent):
-            _add_file(digest, file, str(file.relative_to(path)))
-
-
-def _is_content(folder: str) -> bool:
-    return folder not in BYPRODUCTS and not folder.endswith(".egg-info")
-
-
-def _add_file(digest: _Digest, file: Path, name: str) -> None:
-    """Add the name of *file*, and at most as many bytes as its size. The kernel's files, which may be endless or block,
-    have size 0."""
-    _add(digest, os.fsencode(name))
-    try:
-        with file.open("rb") as content:
-            left = os.fstat(content.fileno()).st_size
-            digest.begin_file(left)
-            while left > 0 and (chunk := content.read(min(left, 1 << 20))):
-                digest.update(chunk)
-                left -= len(chunk)
-    except OSError as error:
-        _add(digest, f"cannot be read: {error.errno}".encode())  # pip reports its own errors.

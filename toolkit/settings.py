@@ -264,6 +264,13 @@ class Settings(Record, frozen=True, kw_only=True):
             " script runs (docs/storage.md)"
         ),
     ] = ""
+    packages_uri: Annotated[
+        str,
+        _meaning(
+            "storage for the packages that requirements.txt installed, as s3://BUCKET/KEY: later starts unpack them"
+            " (docs/requirements.md); off: none; default: beside the checkpoints, if TOOLKIT_CHECKPOINT_URI is set"
+        ),
+    ] = ""
     checkpoint_layout: Annotated[
         Literal["parts", "plain"],
         _meaning(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from toolkit.records import Record
 
-Task = Literal["fetch", "restore", "watch", "finish"]
+Task = Literal["fetch", "restore", "watch", "finish", "restore-packages", "store-packages"]
 # How a checkpoint's files are stored: as parts named by their content, or each as one ordinary object.
 CheckpointLayout = Literal["parts", "plain"]
 
@@ -14,7 +14,8 @@ class TransferTask(Record, frozen=True, kw_only=True):
     """One run of the process.
 
     fetch: fetch `uri` into `folder`. restore: restore `checkpoints` from `checkpoint_uri`. watch: upload `checkpoints`
-    and `intermediate` until SIGTERM. finish: upload what these folders still have to upload.
+    and `intermediate` until SIGTERM. finish: upload what these folders still have to upload. restore-packages: unpack
+    the snapshot of packages below `uri`, if there is one. store-packages: store what was installed since.
     """
 
     task: Task
@@ -23,6 +24,8 @@ class TransferTask(Record, frozen=True, kw_only=True):
     timeout_s: float  # Of one request to the storage.
     uri: str = ""
     folder: Path | None = None
+    key: str = ""  # restore-packages: of the requirements (train/source/snapshot_key.py).
+    installer: str = ""  # store-packages: the program that installed them.
     reports_progress: bool = False  # fetch: write a line about the fetched bytes every half minute.
     checkpoint_uri: str = ""
     checkpoints: Path | None = None  # The checkpoint folder.
@@ -43,5 +46,5 @@ class TransferReply(Record, frozen=True, kw_only=True):
     place: str = ""  # Where the error occurred.
     hint: str = ""  # How to correct the error.
     exit_code: int = 0  # 0 for success, else 75, 78 or 70.
-    path: Path | None = None  # The file or folder that was fetched.
+    path: Path | None = None  # The file or folder that was fetched; of packages, the prefix that has them now.
     log_line: str = ""  # A line for the log.

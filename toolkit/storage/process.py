@@ -20,7 +20,7 @@ from toolkit.errors import InternalError, ToolkitError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.masking.excerpt import beginning
 from toolkit.records import decode, encode
-from toolkit.storage import download, restore
+from toolkit.storage import download, installed, package_snapshot, restore
 from toolkit.storage.checkpoints import FOLDER, Checkpoints, OvertakenError
 from toolkit.storage.config import TransferReply, TransferTask
 from toolkit.storage.download import Note
@@ -111,6 +111,42 @@ def _restore(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
         return TransferReply(log_line=f"{task.checkpoint_uri} has no newer checkpoint files than {folder}")
     count = f"{files:,} file{'s' if files > 1 else ''}, {size_bytes:,} bytes"
     return TransferReply(log_line=f"restored {folder} from {task.checkpoint_uri}: {count}, {took_s:.1f} s")
+
+
+def _restore_packages(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    uri, begin_s = parse(task.uri), time.monotonic()
+    store = StorageClient(uri, environ, timeout_s=task.timeout_s)
+    environment = installed.read_environment()
+    try:
+        found = package_snapshot.restore(store, uri, task.key, environment, task.state, _note)
+    except package_snapshot.SnapshotError as error:
+        return TransferReply(log_line=f"{uri}: the snapshot of these packages cannot be used: {error}")
+    if found is None:
+        return TransferReply()
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found.written_s))
+    line = f"unpacked from {found.place}, as {found.installer} installed them at {at}"
+    return TransferReply(
+        path=Path(sys.prefix), log_line=f"{_counted(found)} {line}, {time.monotonic() - begin_s:.1f} s"
+    )
+
+
+def _store_packages(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
+    uri, begin_s = parse(task.uri), time.monotonic()
+    store = StorageClient(uri, environ, timeout_s=task.timeout_s)
+    environment = installed.read_environment()
+    try:
+        stored = package_snapshot.store_new(store, uri, task.installer, environment, time.time(), task.state, _note)
+    except package_snapshot.SnapshotError as error:
+        return TransferReply(log_line=f"{uri} gets no snapshot of these packages: {error}")
+    if stored is None:
+        return TransferReply()
+    line = f"stored for later starts at {stored.place}, {time.monotonic() - begin_s:.1f} s"
+    return TransferReply(path=Path(sys.prefix), log_line=f"{_counted(stored)} {line}")
+
+
+def _counted(packages: package_snapshot.StoredSet) -> str:
+    plural = "" if packages.packages == 1 else "s"
+    return f"{packages.packages:,} package{plural}, {packages.size_bytes:,} bytes:"
 
 
 def _watch(task: TransferTask, environ: Mapping[str, str]) -> TransferReply:
@@ -305,4 +341,6 @@ _TASKS: dict[str, Callable[[TransferTask, Mapping[str, str]], TransferReply]] = 
     "restore": _restore,
     "watch": _watch,
     "finish": _finish,
+    "restore-packages": _restore_packages,
+    "store-packages": _store_packages,
 }

@@ -133,6 +133,29 @@ def restore(job: Job, supervisor: Supervisor, log: Log) -> None:
         log.info(answer.log_line)
 
 
+def restore_packages(job: Job, python: str, uri: str, key: str, supervisor: Supervisor) -> TransferReply | None:
+    """Unpack the snapshot below *uri* of the packages with *key* into the environment of *python*; None if a stop came.
+    The reply has a path if there was one.
+
+    Raises:
+        UserError: it cannot be used, or obstore is missing.
+        PlatformError: the storage cannot be reached, or the disk is full.
+    """
+    transfer = _transfer(job, supervisor.run_folder, "restore-packages", uri=uri, key=key)
+    return _fetched(msgspec.structs.replace(job, interpreter=python), transfer, supervisor)
+
+
+def store_packages(job: Job, python: str, uri: str, installer: str, supervisor: Supervisor) -> TransferReply | None:
+    """Store below *uri* what *installer* has installed for *python* since `restore_packages`; None if a stop came.
+
+    Raises:
+        UserError: the packages cannot be told from the image's.
+        PlatformError: the storage cannot be reached.
+    """
+    transfer = _transfer(job, supervisor.run_folder, "store-packages", uri=uri, installer=installer)
+    return _fetched(msgspec.structs.replace(job, interpreter=python), transfer, supervisor)
+
+
 def service(job: Job, run_folder: Path) -> ProcessSpec:
     """Return the process that uploads beside the script.
 
@@ -185,7 +208,8 @@ def _fetched(job: Job, transfer: TransferTask, supervisor: Supervisor) -> Transf
         return _run(job, transfer, supervisor)
     except _LateError as late:
         place = transfer.uri or transfer.checkpoint_uri
-        raise PlatformError(f"cannot be fetched: {late}", where=place, hint="Check the network and the disk.") from None
+        verb = "stored" if transfer.task == "store-packages" else "fetched"
+        raise PlatformError(f"cannot be {verb}: {late}", where=place, hint="Check the network and the disk.") from None
 
 
 def _places(job: Job) -> str:

@@ -45,7 +45,7 @@ def phase(job: Job) -> Phase | None:
     requirements = job.spec.requirements and _is_needed(script.folder / REQUIREMENTS)
     if script.kind == "plugin" or not (requirements or script.kind == "package"):
         return None
-    lines = tuple(_requirement_lines(script.folder / REQUIREMENTS)) if requirements else ()
+    lines = tuple(list_requirement_lines(script.folder)) if requirements else ()
     if job.environ.get(codeartifact.VARIABLE):
         codeartifact.check(job.environ[codeartifact.VARIABLE], iter(lines))
     pip_arguments = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
@@ -135,9 +135,9 @@ def _add_requirements(digest: TreeDigest, file: Path, folder: Path, visited: set
                 digest.add_named(line, folder)
 
 
-def _requirement_lines(file: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the lines of *file* and of the files that it includes, each with its file."""
-    ahead, visited = [file], set[Path]()
+def list_requirement_lines(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the lines of the requirements in *folder* and of the files that they include, each with its file."""
+    ahead, visited = [folder / REQUIREMENTS], set[Path]()
     while ahead:
         file = ahead.pop()
         if file in visited or not is_file(file):

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -15,16 +16,23 @@ from toolkit.train.supervise import children, limits, waiting
 from toolkit.train.supervise.phase_run import PhaseRun
 from toolkit.train.supervise.supervisor import Supervisor
 
+Start = Callable[[Phase], PhaseEnd]
 
-def run_phase(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
+
+def run_phase(
+    supervisor: Supervisor, phase: Phase, around: Callable[[Start], PhaseEnd | None] | None = None
+) -> PhaseEnd | None:
     """Wait for the phase's needs, run its processes to their end, and return what was observed (None: skipped).
+
+    *around* is called once the needs are met, and gets the function that runs a phase's processes: it may do something
+    before and after, run a changed phase, or return None without a run.
 
     Raises:
         UserError: its program cannot be started.
         PlatformError: this host has run out of descriptors, processes or memory.
     """
     try:
-        return _run(supervisor, phase)
+        return _run(supervisor, phase, around)
     except OSError as error:
         limit = limits.exhausted(error)
         if limit is None:
@@ -32,7 +40,7 @@ def run_phase(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
         raise limit from error
 
 
-def _run(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
+def _run(supervisor: Supervisor, phase: Phase, around: Callable[[Start], PhaseEnd | None] | None) -> PhaseEnd | None:
     with _locks(phase.needs, supervisor.log.warning) as locks:
         missing = _Waiting(supervisor, locks).run(phase.needs)
         if missing and not supervisor.machine.job.ends:
@@ -43,9 +51,14 @@ def _run(supervisor: Supervisor, phase: Phase) -> PhaseEnd | None:
             supervisor.link.tell_ready()
             with supervisor.liveness.doing("waiting"):
                 supervisor.attend(lambda: supervisor.machine.job.may_start or supervisor.machine.job.ends)
-        if supervisor.machine.job.ends:
-            return _not_started(supervisor, phase, ())
-        return _with_late_stop(supervisor, PhaseRun(supervisor, phase).run())
+        start = partial(_start, supervisor)
+        return start(phase) if around is None else around(start)
+
+
+def _start(supervisor: Supervisor, phase: Phase) -> PhaseEnd:
+    if supervisor.machine.job.ends:
+        return _not_started(supervisor, phase, ())
+    return _with_late_stop(supervisor, PhaseRun(supervisor, phase).run())
 
 
 def _with_late_stop(supervisor: Supervisor, ended: PhaseEnd) -> PhaseEnd:

@@ -73,13 +73,14 @@ def requirements_time(evidence: Evidence, parameters: RequirementsTime, _: froze
             number(
                 "requirements",
                 took_s,
-                "time of pip or uv before the ranks were started",
+                "time of pip, uv or a snapshot before the ranks were started",
                 unit="s",
                 limit=parameters.threshold_s,
             ),
         ),
         refuted_by="The time was spent on waiting for another train of this container, which its log says.",
-        change="Have the packages in the image, or uv, which takes a fraction of pip's time (docs/requirements.md).",
+        change="Have the packages in the image, keep them in storage (TOOLKIT_PACKAGES_URI), or have uv in the image"
+        " (docs/requirements.md).",
         start_s=evidence.start_s - took_s,
         end_s=evidence.start_s,
         lost_s=took_s,

@@ -30,6 +30,7 @@ COMMANDS = {
     "describe": "show the facts of a job of toolkit run, as DescribeTrainingJob has them",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "why": "say in at most 2 kB why a job ended as it did: cause, culprit, evidence, what to do; for programs, too",
+    "mcp": "serve the answers of why, jobs, describe and compare to programs that speak the Model Context Protocol",
     "report": "show how a job ended and where its time went",
     "profile": "let the ranks of a running job trace their next steps",
     "metrics": "try metric definitions on a log",

@@ -1,4 +1,4 @@
-"""What requirements.txt installed is kept in storage, and later starts unpack it: real pips, wheels made here."""
+"""Packages of requirements.txt are kept in storage, and later starts unpack them: real pips, wheels made here."""
 
 import gzip
 import http.server

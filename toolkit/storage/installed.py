@@ -31,7 +31,7 @@ class UnfitSetError(Exception):
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """Where an interpreter has its packages."""
+    """The places and facts of an interpreter."""
 
     prefix: str
     """The folder below which all files of its packages are."""
@@ -159,7 +159,7 @@ def _check_origin(metadata: str, name: str) -> None:
         return
     try:
         origin = msgspec.json.decode(files.read(path), type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise UnfitSetError(f"{name} has a damaged direct_url.json") from None
     editable = origin.get("dir_info")
     if isinstance(editable, dict) and editable.get("editable"):

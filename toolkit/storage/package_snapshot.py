@@ -65,7 +65,7 @@ class Snapshot(Record, frozen=True, kw_only=True):
 
 
 class _State(Record, frozen=True, kw_only=True):
-    """What a start leaves for its own `store`."""
+    """The knowledge that a start leaves for its own `store_new`."""
 
     key: str
     before: dict[str, tuple[int, int]]
@@ -78,10 +78,15 @@ class StoredSet(Record, frozen=True, kw_only=True):
     """A set of packages in storage."""
 
     place: str
+    """The URI of its object."""
     written_s: float
+    """When it was installed, seconds since the epoch."""
     installer: str
+    """"pip" or "uv"."""
     packages: int
+    """How many packages it has."""
     size_bytes: int
+    """The bytes of its files, unpacked."""
 
 
 def restore(
@@ -89,7 +94,7 @@ def restore(
 ) -> StoredSet | None:
     """Unpack the snapshot below *folder* for *requirements_key* into *environment*; return None if there is none.
 
-    *state*: a folder for what comes, and for what `store` needs later.
+    *state*: a folder for what comes, and for what `store_new` needs later.
 
     Raises:
         SnapshotError: it is damaged, or does not fit. Nothing has been changed.
@@ -269,7 +274,7 @@ def _unpack(snapshot: Snapshot, content: gzip.GzipFile, environment: Environment
         staging.mkdir()
         download.check_room(staging, sum(entry.file.size_bytes for entry in snapshot.files))
         for number, entry in enumerate(snapshot.files):
-            _write(content, staging / str(number), entry)
+            _write(content, f"{staging}/{number}", entry)
             note(entry.file.size_bytes)
         if content.read(1):
             raise SnapshotError("it has more than its files")
@@ -278,17 +283,17 @@ def _unpack(snapshot: Snapshot, content: gzip.GzipFile, environment: Environment
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write(content: gzip.GzipFile, path: Path, entry: _File) -> None:
+def _write(content: gzip.GzipFile, path: str, entry: _File) -> None:
     digest = hashlib.sha256()
     left = entry.file.size_bytes
-    with path.open("xb") as file:
+    with open(path, "xb", buffering=0) as file:
         while left > 0 and (chunk := content.read(min(left, CHUNK_BYTES))):
             digest.update(chunk)
             file.write(chunk)
             left -= len(chunk)
     if left or digest.hexdigest() != entry.sha256:
         raise SnapshotError(f"{entry.file.path} is {'cut short' if left else 'damaged'}")
-    path.chmod(entry.file.mode & 0o777 | 0o600)
+    os.chmod(path, entry.file.mode & 0o777 | 0o600)
     os.utime(path, (entry.file.mtime_s, entry.file.mtime_s))
 
 
@@ -304,31 +309,31 @@ def _move(snapshot: Snapshot, staging: Path, prefix: Path) -> None:
         if folders.exists(prefix / path):
             raise SnapshotError(f"{path} is there already")
     for entry in snapshot.files:
-        if folders.is_dir(prefix / entry.file.path):
+        if folders.is_dir(f"{prefix}/{entry.file.path}"):
             raise SnapshotError(f"{entry.file.path} is a folder here")
     for parent in sorted(parents):
         if not f"{parent}/".startswith(of_metadata):
             folders.make(prefix / parent)
     for number, entry in enumerate(snapshot.files):
-        source = staging / str(number)
+        source = f"{staging}/{number}"
         if not entry.file.path.startswith(of_metadata):
-            _rename(source, prefix / entry.file.path)
+            _rename(source, f"{prefix}/{entry.file.path}")
             continue
-        target = staging / "metadata" / entry.file.path
-        folders.make(target.parent)
-        source.rename(target)
+        target = f"{staging}/metadata/{entry.file.path}"
+        folders.make(os.path.dirname(target))
+        os.rename(source, target)
     for path in snapshot.metadata:
         folders.make((prefix / path).parent)
-        _rename(staging / "metadata" / path, prefix / path)
+        _rename(f"{staging}/metadata/{path}", f"{prefix}/{path}")
 
 
-def _rename(source: Path, target: Path) -> None:
+def _rename(source: str, target: str) -> None:
     """Move *source* to *target*, which may be on another file system, at once."""
     try:
-        source.replace(target)
+        os.replace(source, target)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        beside = target.with_name(f"{STAGING}{os.getpid()}-{target.name}")
+        beside = f"{os.path.dirname(target)}/{STAGING}{os.getpid()}-{os.path.basename(target)}"
         (shutil.copytree if folders.is_dir(source) else shutil.copy2)(source, beside)
-        beside.replace(target)
+        os.replace(beside, target)

@@ -52,7 +52,7 @@ _OF_BUILDS = (
 
 
 class UnfitError(Exception):
-    """What these requirements install is not kept; the text says why."""
+    """The packages of these requirements are not kept; the text says why."""
 
 
 def make(job: Job, installer: str, python: str, lines: Iterable[tuple[Path, str]]) -> str:

@@ -28,12 +28,12 @@ def ranks(groups_by_rank: Mapping[int, tuple[GroupCalls, ...]], *, is_whole: boo
 def test_a_rank_that_never_reached_the_call_in_which_the_others_wait_is_blamed() -> None:
     waiting = group(call(1), call(2, waits=True))
 
-    (one,) = compare(ranks({0: (waiting,), 1: (waiting,), 2: (group(call(1)),)}))
+    (comparison,) = compare(ranks({0: (waiting,), 1: (waiting,), 2: (group(call(1)),)}))
 
-    assert (one.state, one.number, one.operation) == ("missing", 2, "all_reduce")
-    assert (one.absent, one.blamed) == ((2,), (2,))
-    assert (one.common_number, one.common_operation) == (1, "all_reduce")
-    assert [(place.ranks, place.line) for place in one.places] == [((0, 1), 61)]
+    assert (comparison.state, comparison.number, comparison.operation) == ("missing", 2, "all_reduce")
+    assert (comparison.absent, comparison.blamed) == ((2,), (2,))
+    assert (comparison.common_number, comparison.common_operation) == (1, "all_reduce")
+    assert [(place.ranks, place.line) for place in comparison.places] == [((0, 1), 61)]
 
 
 def test_a_rank_without_any_call_in_the_group_is_blamed_if_its_recorder_has_dropped_nothing() -> None:
@@ -49,10 +49,13 @@ def test_a_rank_without_any_call_in_the_group_is_blamed_if_its_recorder_has_drop
 def test_another_operation_under_one_number_differs_also_when_complete() -> None:
     most = group(call(1), call(2))
 
-    (one,) = compare(ranks({0: (most,), 1: (group(call(1), call(2, "broadcast")),), 2: (most,)}))
+    (comparison,) = compare(ranks({0: (most,), 1: (group(call(1), call(2, "broadcast")),), 2: (most,)}))
 
-    assert (one.state, one.number, one.blamed) == ("differs", 2, (1,))
-    assert [(place.ranks, place.operation) for place in one.places] == [((0, 2), "all_reduce"), ((1,), "broadcast")]
+    assert (comparison.state, comparison.number, comparison.blamed) == ("differs", 2, (1,))
+    assert [(place.ranks, place.operation) for place in comparison.places] == [
+        ((0, 2), "all_reduce"),
+        ((1,), "broadcast"),
+    ]
 
 
 def test_another_payload_differs_only_while_a_rank_waits_and_of_two_ranks_none_is_blamed() -> None:
@@ -79,7 +82,7 @@ def test_a_rank_that_waits_in_another_group_is_not_blamed_but_the_one_that_it_wa
         )
     )
 
-    assert [(one.group, one.state, one.blamed) for one in job] == [
+    assert [(comparison.group, comparison.state, comparison.blamed) for comparison in job] == [
         ("the default group", "missing", (2,)),
         ("group p", "missing", (2,)),
     ]
@@ -93,15 +96,18 @@ def test_of_two_crossed_groups_no_rank_is_blamed() -> None:
 
     crossed = compare(ranks({0: rank("a"), 1: rank("b")}))
 
-    assert [(one.state, one.absent, one.blamed) for one in crossed] == [("missing", (1,), ()), ("missing", (0,), ())]
+    assert [(comparison.state, comparison.absent, comparison.blamed) for comparison in crossed] == [
+        ("missing", (1,), ()),
+        ("missing", (0,), ()),
+    ]
 
 
 def test_a_call_that_all_ranks_are_in_is_shared_and_the_first_of_several() -> None:
     waiting = group(call(1), call(2, waits=True), call(3, waits=True), ranks=(0, 1))
 
-    (one,) = compare(ranks({0: (waiting,), 1: (waiting,)}))
+    (comparison,) = compare(ranks({0: (waiting,), 1: (waiting,)}))
 
-    assert (one.state, one.number, one.absent) == ("shared", 2, ())
+    assert (comparison.state, comparison.number, comparison.absent) == ("shared", 2, ())
 
 
 def test_a_rank_that_appears_twice_makes_the_comparison_void() -> None:
@@ -117,7 +123,7 @@ def test_what_is_wrong_comes_first_and_the_groups_are_limited() -> None:
     job = compare(ranks({0: (*fine, waiting), 1: (*fine, behind)}))
 
     assert len(job) == MOST_GROUPS
-    assert [one.state for one in job] == ["missing"] + ["idle"] * (MOST_GROUPS - 1)
+    assert [comparison.state for comparison in job] == ["missing"] + ["idle"] * (MOST_GROUPS - 1)
 
 
 CALLS = st.lists(
@@ -146,7 +152,7 @@ def test_equal_histories_accuse_nobody_whatever_part_of_each_ring_is_kept(
     def rank_calls(rank: int, cut: int) -> RankCalls:
         left = calls[cut:]
         groups = [
-            group(*(one for other, one in left if other == name), name=name, ranks=members)
+            group(*(reached for other, reached in left if other == name), name=name, ranks=members)
             for name in ("a", "b")
             if any(other == name for other, _ in left)
         ]
@@ -154,8 +160,8 @@ def test_equal_histories_accuse_nobody_whatever_part_of_each_ring_is_kept(
 
     job = compare([rank_calls(rank, cut) for rank, cut in enumerate(cuts)])
 
-    assert {one.state for one in job} <= {"idle", "shared"}
-    assert all(not one.blamed for one in job)
+    assert {comparison.state for comparison in job} <= {"idle", "shared"}
+    assert all(not comparison.blamed for comparison in job)
 
 
 @given(
@@ -182,10 +188,10 @@ def test_the_rank_behind_is_blamed_whatever_else_is_dropped(history: list[str], 
         for rank, (last, cut) in enumerate(zip(reached, cuts, strict=True))
     )
 
-    (one,) = job
-    assert (one.state, one.blamed) == ("missing", (2,))
+    (comparison,) = job
+    assert (comparison.state, comparison.blamed) == ("missing", (2,))
     # The first call that it did not reach, of those that are left.
-    assert one.number == max(reached[2] + 1, min(min(cut, len(history) - 1) + 1 for cut in cuts[:2]))
+    assert comparison.number == max(reached[2] + 1, min(min(cut, len(history) - 1) + 1 for cut in cuts[:2]))
 
 
 def test_calls_of_1000_ranks_with_full_rings_are_compared() -> None:
@@ -195,4 +201,6 @@ def test_calls_of_1000_ranks_with_full_rings_are_compared() -> None:
 
     job = compare(ranks({**dict.fromkeys(range(999), (waiting,)), 999: (group(*full, ranks=members),)}))
 
-    assert [(one.state, one.number, one.blamed) for one in job] == [("missing", 2001, (999,))]
+    assert [(comparison.state, comparison.number, comparison.blamed) for comparison in job] == [
+        ("missing", 2001, (999,))
+    ]

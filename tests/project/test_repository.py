@@ -211,7 +211,7 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     # Since 1.6 MB with the insides of the frameworks looked up by name, each with its way out.
     # Since 1.65 MB with the ledger's parts, findings with their cost and charts of all ranks.
     # Since 1.75 MB with trackers, manifests, answers and uv.
-    assert wheel.stat().st_size - manual_bytes < 1_850_000
+    assert wheel.stat().st_size - manual_bytes < 1_900_000
     # Since 240 kB with the schema of outcome.json; since 250 kB with the ways in: other orchestrators, manifest.json.
     assert manual_bytes < 300_000
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []

@@ -116,8 +116,8 @@ def run(sent: Path, image: Path, fault: Fault) -> Seen:
 
 def table(rows: list[tuple[Fault, int, Seen, Seen]]) -> list[str]:
     names = [
-        sum(is_right(fault, seen) for fault, _, seen, _ in rows),
-        sum(is_right(fault, seen) for fault, _, _, seen in rows),
+        sum(is_right(fault, ending) for fault, _, ending, _ in rows),
+        sum(is_right(fault, ending) for fault, _, _, ending in rows),
     ]
     day, load = datetime.now(timezone.utc).date(), os.getloadavg()[0]
     lines = [
@@ -131,26 +131,26 @@ def table(rows: list[tuple[Fault, int, Seen, Seen]]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for fault, ranks, driver, ours in rows:
-        cells = [f"{seen.code}{mark(fault, seen)}" for seen in (driver, ours)]
-        texts = [headline(seen) for seen in (driver, ours)]
+        cells = [f"{ending.code}{mark(fault, ending)}" for ending in (driver, ours)]
+        texts = [headline(ending) for ending in (driver, ours)]
         lines.append(f"| {fault.what} | {ranks} | {fault.code} | {cells[0]} | {texts[0]} | {cells[1]} | {texts[1]} |")
     return lines
 
 
-def is_right(fault: Fault, seen: Seen) -> bool:
-    return seen.code == fault.code and (not fault.expected or fault.expected in seen.failure)
+def is_right(fault: Fault, ending: Seen) -> bool:
+    return ending.code == fault.code and (not fault.expected or fault.expected in ending.failure)
 
 
-def mark(fault: Fault, seen: Seen) -> str:
-    return "" if seen.code == fault.code else " (wrong)"
+def mark(fault: Fault, ending: Seen) -> str:
+    return "" if ending.code == fault.code else " (wrong)"
 
 
-def headline(seen: Seen) -> str:
+def headline(ending: Seen) -> str:
     """Return what a person sees of the failure: its message, or the last line of a traceback."""
-    if seen.heard_s:
-        return "heard after " + " and ".join(f"{value * 1000:.0f} ms" for value in seen.heard_s)
-    found = re.search(r'ErrorMessage "(.*?)"\n', seen.failure, re.S)
-    text = found[1] if found else next(iter(seen.failure.strip().splitlines()[-1:]), "none")
+    if ending.heard_s:
+        return "heard after " + " and ".join(f"{value * 1000:.0f} ms" for value in ending.heard_s)
+    found = re.search(r'ErrorMessage "(.*?)"\n', ending.failure, re.S)
+    text = found[1] if found else next(iter(ending.failure.strip().splitlines()[-1:]), "none")
     text = re.sub(r"/\S*/bin/", "", text)  # Where the image lies.
     text = " ".join(text.replace("|", "\\|").replace("`", "'").split())
     return text if len(text) <= 110 else text[:107] + "..."

@@ -71,42 +71,42 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def kept(base: Base) -> Iterator[Kept]:
+def snapshots(base: Base) -> Iterator[Kept]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(base.folder)))
     Thread(target=server.serve_forever, daemon=True).start()
-    kept = Kept(base, server.server_port)
+    snapshots = Kept(base, server.server_port)
     points = "[console_scripts]\nsay-needed = needed:main\n"
     text = "word = 'the requirement'\ndef main():\n    print('the command')\n"
-    kept.offer("needed", text=text, **{"needed-1_dot_0_dot_dist-info__entry_points_dot_txt": points})
+    snapshots.offer("needed", text=text, **{"needed-1_dot_0_dot_dist-info__entry_points_dot_txt": points})
     base.program("needed\n", "requirements.txt")
     base.program("import needed, subprocess, sys\nprint(needed.word)\n")
-    yield kept
+    yield snapshots
     server.shutdown()
     server.server_close()
 
 
-def test_a_later_start_needs_no_index_unless_the_snapshot_is_damaged(kept: Kept) -> None:
-    first = kept.start()
-    kept.index.rename(kept.index.with_name("gone"))
-    command = kept.image.python.parent / "say-needed"
-    kept.image.base.program(f"import needed, subprocess\nprint(needed.word)\nsubprocess.run([{str(command)!r}])\n")
+def test_a_later_start_needs_no_index_unless_the_snapshot_is_damaged(snapshots: Kept) -> None:
+    first = snapshots.start()
+    snapshots.index.rename(snapshots.index.with_name("gone"))
+    command = snapshots.image.python.parent / "say-needed"
+    snapshots.image.base.program(f"import needed, subprocess\nprint(needed.word)\nsubprocess.run([{str(command)!r}])\n")
 
-    second = kept.start()
+    second = snapshots.start()
 
     assert first.status == 0, first
     assert "Successfully installed needed-1.0" in first.log
     assert "has no snapshot of these packages yet: pip installs them" in first.log
     assert (second.status, second.stdout.splitlines()) == (0, [b"the requirement", b"the command"]), second
     assert "[toolkit] 1 package, " in second.log
-    assert f"unpacked from file://{kept.folder}/" in second.log
+    assert f"unpacked from file://{snapshots.folder}/" in second.log
     assert "as pip installed them at 20" in second.log
-    (stored,) = kept.objects()
+    (stored,) = snapshots.objects()
     whole = stored.read_bytes()
     assert b"token-1" not in gzip.decompress(whole)
 
-    kept.index.with_name("gone").rename(kept.index)
+    snapshots.index.with_name("gone").rename(snapshots.index)
     os.truncate(stored, len(whole) // 2)
-    third = kept.start()
+    third = snapshots.start()
 
     assert third.status == 0, third
     assert "the snapshot of these packages cannot be used: it is damaged or cut short" in third.log
@@ -115,54 +115,54 @@ def test_a_later_start_needs_no_index_unless_the_snapshot_is_damaged(kept: Kept)
     assert abs(stored.stat().st_size - len(whole)) < 50
 
 
-def test_a_package_of_the_image_that_was_replaced_is_said_and_not_stored(kept: Kept) -> None:
-    kept.image.hold(kept.image.wheel("old", "1.0"))
-    record = kept.image.site / "old-1.0.dist-info/RECORD"
+def test_a_package_of_the_image_that_was_replaced_is_said_and_not_stored(snapshots: Kept) -> None:
+    snapshots.image.hold(snapshots.image.wheel("old", "1.0"))
+    record = snapshots.image.site / "old-1.0.dist-info/RECORD"
     record.write_text("old.py,,\n" + "".join(f"old-1.0.dist-info/{name},,\n" for name in ("METADATA", "RECORD")))
-    kept._image |= set(kept._list())
-    kept.offer("old", "2.0")
-    kept.image.base.program("old>=2\n", "requirements.txt")
-    kept.image.base.program("import old\nprint('ran')\n")
+    snapshots._image |= set(snapshots._list())
+    snapshots.offer("old", "2.0")
+    snapshots.image.base.program("old>=2\n", "requirements.txt")
+    snapshots.image.base.program("import old\nprint('ran')\n")
 
-    done = kept.start()
+    done = snapshots.start()
 
     assert done.status == 0, done
     assert "gets no snapshot of these packages: old 1.0 of the image was replaced" in done.log
-    assert kept.objects() == []
+    assert snapshots.objects() == []
 
 
-def test_packages_are_kept_beside_checkpoints_where_no_other_place_is_named(kept: Kept) -> None:
-    done = kept.start(TOOLKIT_PACKAGES_URI="", TOOLKIT_CHECKPOINT_URI=f"file://{kept.folder}")
+def test_packages_are_kept_beside_checkpoints_where_no_other_place_is_named(snapshots: Kept) -> None:
+    done = snapshots.start(TOOLKIT_PACKAGES_URI="", TOOLKIT_CHECKPOINT_URI=f"file://{snapshots.folder}")
 
-    (stored,) = kept.folder.rglob("*.packages.gz")
-    assert stored.parent == kept.folder / "hosts/packages", done
+    (stored,) = snapshots.folder.rglob("*.packages.gz")
+    assert stored.parent == snapshots.folder / "hosts/packages", done
 
 
 @pytest.mark.parametrize(
     ("place", "status", "words"),
     [
         ("bucket/key", 78, "TOOLKIT_PACKAGES_URI: expected s3://BUCKET/KEY, "),
-        ("file:///kept/../x", 78, "TOOLKIT_PACKAGES_URI: expected a key without empty parts"),
+        ("file:///snapshots/../x", 78, "TOOLKIT_PACKAGES_URI: expected a key without empty parts"),
         ("file:///proc/nowhere", 0, "the packages could not be stored for later starts: file:///proc/nowhere/"),
         ("s3://bucket/key", 0, "pip installs the packages, and they are not stored"),
     ],
 )
-def test_a_place_that_cannot_be_used(kept: Kept, place: str, status: int, words: str) -> None:
+def test_a_place_that_cannot_be_used(snapshots: Kept, place: str, status: int, words: str) -> None:
     nobody = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S"}
 
-    done = kept.start(TOOLKIT_PACKAGES_URI=place, TOOLKIT_STORAGE_TIMEOUT_S="1", AWS_REGION="x", **nobody)
+    done = snapshots.start(TOOLKIT_PACKAGES_URI=place, TOOLKIT_STORAGE_TIMEOUT_S="1", AWS_REGION="x", **nobody)
 
     assert done.status == status, done
     assert words in done.log
 
 
-def test_a_stop_while_storage_does_not_answer_ends_the_job(kept: Kept) -> None:
+def test_a_stop_while_storage_does_not_answer_ends_the_job(snapshots: Kept) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         keys = {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S"}
-        environ = kept.environ(TOOLKIT_PACKAGES_URI="s3://bucket/key", **keys)
-        with live(kept.image.base, command=kept.image.command, **environ) as running:
+        environ = snapshots.environ(TOOLKIT_PACKAGES_URI="s3://bucket/key", **keys)
+        with live(snapshots.image.base, command=snapshots.image.command, **environ) as running:
             connection, _ = silent.accept()
             running.signal()
             done = running.end()

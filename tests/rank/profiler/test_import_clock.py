@@ -32,8 +32,8 @@ def run(folder: Path, script: str) -> dict[str, Any]:
         [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    start: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return start
 
 
 def write_package(folder: Path, name: str, text: str) -> None:
@@ -46,23 +46,23 @@ def test_a_slow_package_is_named_and_what_it_imports_counts_as_its_own(tmp_path:
     write_package(tmp_path, "slow", "import time, inner\ntime.sleep(0.3)\n")
     write_package(tmp_path, "inner", "import time\ntime.sleep(0.2)\n")
 
-    told = run(tmp_path, "sys.path.append('site-packages')\nimport slow\nimport slow\n")
+    start = run(tmp_path, "sys.path.append('site-packages')\nimport slow\nimport slow\n")
 
-    took_s = {package["name"]: package["took_s"] for package in told["packages"]}
+    took_s = {package["name"]: package["took_s"] for package in start["packages"]}
     assert next(iter(took_s)) == "slow"
     assert took_s["slow"] >= 0.5
     assert "inner" not in took_s
-    assert told["before_s"] >= told["imports_s"] >= took_s["slow"]
-    assert told["packages"][0]["filesystem"]
+    assert start["before_s"] >= start["imports_s"] >= took_s["slow"]
+    assert start["packages"][0]["filesystem"]
 
 
 def test_a_module_beside_the_script_is_looked_into(tmp_path: Path) -> None:
     write_package(tmp_path, "slow", "import time\ntime.sleep(0.2)\n")
     (tmp_path / "own.py").write_text("import time\nimport slow\ntime.sleep(0.1)\n")
 
-    told = run(tmp_path, "sys.path.append('site-packages')\nimport own\n")
+    start = run(tmp_path, "sys.path.append('site-packages')\nimport own\n")
 
-    names = {package["name"] for package in told["packages"]}
+    names = {package["name"] for package in start["packages"]}
     assert "slow" in names
     assert "own" not in names
 
@@ -81,9 +81,9 @@ for name in ("absent_package", "broken"):
         assert getattr(error, "name", name) == name
 """
 
-    told = run(tmp_path, script)
+    start = run(tmp_path, script)
 
-    assert {"absent_package", "broken"} <= {package["name"] for package in told["packages"]}
+    assert {"absent_package", "broken"} <= {package["name"] for package in start["packages"]}
 
 
 def test_a_warning_of_a_package_is_about_the_line_that_imports_it(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ for name in ("first", "first.part", "second", "space", "space.module", "circular
     assert not getattr(sys.modules[name].__spec__, "_initializing", False), name
 """
 
-    told = run(tmp_path, script)
+    start = run(tmp_path, script)
 
-    took_s = {package["name"]: package["took_s"] for package in told["packages"]}
+    took_s = {package["name"]: package["took_s"] for package in start["packages"]}
     assert took_s["second"] >= 0.04
     assert took_s["space"] >= 0.02
 

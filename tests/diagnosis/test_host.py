@@ -41,8 +41,7 @@ def test_a_kill_for_memory_is_proved_by_the_kernels_count() -> None:
 
     finding = find_by_rule(evidence(memory(LEAK, memory_events_oom_kills=kills)))["MemoryLimit"]
 
-    assert finding.text.startswith("The kernel killed 1 process of this container for want of memory")
-    assert "would have reached its limit" in finding.note
+    assert finding.text.startswith("Memory rose steadily by 1 GiB a minute until the kernel killed 1 process of this")
 
 
 @pytest.mark.parametrize(("percent", "is_found"), [(35.0, True), (2.0, False)])

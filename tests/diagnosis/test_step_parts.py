@@ -66,6 +66,28 @@ def test_a_pause_says_where_it_is_and_how_much_of_it_the_thread_waits() -> None:
     assert finding.rank == 2
 
 
+@pytest.mark.parametrize(("seconds", "is_one"), [(0.02, False), (0.05, True)])
+def test_a_pause_in_which_the_script_computes_is_one_from_a_quarter_of_the_time_on(
+    seconds: float, is_one: bool
+) -> None:
+    computing = PauseStack(count=8, call="average", place="train.py:41")
+    evidence = job(part={"pause_s": seconds, "pause_cpu_s": seconds})
+    evidence.pauses = {0: RankPauses(samples=8, stacks=(computing,))}
+
+    assert ("StepPause" in find_by_rule(evidence)) is is_one
+    assert "StepPause" in find_by_rule(evidence, {"StepPause": {"threshold": 10}})
+
+
+def test_a_thread_that_other_programs_keep_from_a_core_does_not_wait() -> None:
+    computing = PauseStack(count=8, call="average", place="train.py:41")
+    evidence = job(part={"pause_s": 0.02, "pause_cpu_s": 0.002})
+    evidence.pauses = {0: RankPauses(samples=8, stacks=(computing,))}
+
+    assert "StepPause" in find_by_rule(evidence)
+    evidence.is_crowded = True
+    assert "StepPause" not in find_by_rule(evidence)
+
+
 def test_a_first_step_says_how_long_it_compiled() -> None:
     finding = find_by_rule(job(first={"own_s": 12.1, "compile_s": 11.0}))["FirstStep"]
 

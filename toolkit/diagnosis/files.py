@@ -128,22 +128,25 @@ def _steps(table: "StepTable") -> StepColumns:
 
 
 def _course(table: "StepTable", each_steps: int) -> StepColumns:
-    """Return the means of *each_steps* steps with numbers in a row; NaN of what was not measured in any."""
+    """Return the means of *each_steps* steps with numbers in a row; NaN of what was not measured in any.
+
+    A part of the step that was measured in some of them alone, as saving, took 0 s in the others.
+    """
     np = numpy()
     groups = table.step // each_steps
     firsts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
 
-    def means(values: Any) -> list[float]:
+    def means(name: str) -> list[float]:
+        values = getattr(table, name)
         known = np.isfinite(values)
-        counts = np.add.reduceat(known.astype("f8"), firsts)
+        measured = known if name == "step_s" or not known.any() else np.ones(len(values), bool)
+        counts = np.add.reduceat(measured.astype("f8"), firsts)
         sums = np.add.reduceat(np.where(known, values, 0.0), firsts)
         seconds: list[float] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).tolist()
         return seconds
 
     lasts = np.append(firsts[1:], len(groups)) - 1
-    columns = {
-        name: means(getattr(table, name)) for name in StepColumns.__struct_fields__ if name not in ("step", "end_s")
-    }
+    columns = {name: means(name) for name in StepColumns.__struct_fields__ if name not in ("step", "end_s")}
     return StepColumns(step=table.step[firsts].tolist(), end_s=table.end_s[lasts].tolist(), **columns)
 
 

@@ -54,12 +54,14 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, user_set: frozense
     used, limit = _memory(evidence)
     if killed:
         largest = _largest_rank(evidence)
+        processes = "1 process" if killed == 1 else f"{killed:.0f} processes"
         yield make_finding(
             "MemoryLimit",
             evidence,
             None,
-            f"The kernel killed {killed:.0f} {'process' if killed == 1 else 'processes'} of this container for want of"
-            f" memory; the greatest sample had {format_bytes(_greatest(used))} of {format_bytes(limit)}{largest}.",
+            f"{_describe_rise(forecast)}he kernel killed {processes} of this container for"
+            f" want of memory; the greatest sample had {format_bytes(_greatest(used))} of"
+            f" {format_bytes(limit)}{largest}.",
             subject="memory",
             rank=forecast.rank if forecast else None,
             numbers=(
@@ -74,7 +76,6 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, user_set: frozense
             if forecast
             else "Give the container more memory, or use less: smaller batches,"
             " fewer loader workers, no dataset held in each worker.",
-            note=forecast.text if forecast else "",
         )
     elif forecast:
         yield forecast
@@ -157,6 +158,12 @@ def _memory(evidence: Evidence) -> tuple[Values, float]:
     limits = [value for value in measured(evidence.column("memory/container/limit_bytes")) if value > 0]
     limit = limits[-1] if limits else evidence.machine.memory_limit_bytes or float("nan")
     return used, limit
+
+
+def _describe_rise(forecast: Finding | None) -> str:
+    """Return the opening of the sentence on a kill: "Memory of rank 3 rose steadily by 430 MiB a minute until t", and
+    "T" where no rise was seen."""
+    return "T" if forecast is None else f"{forecast.text.partition(' and ')[0].replace(' rises ', ' rose ')} until t"
 
 
 def _greatest(values: Values) -> float:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from toolkit.diagnosis.evidence import Evidence, StepColumns, Values
-from toolkit.diagnosis.numbers import mean, median
+from toolkit.diagnosis.numbers import mean, measured, median
 from toolkit.diagnosis.rule import Above, Percent, Positive, RuleParameters, make_finding, number, percent
 from toolkit.diagnosis.shared_machine import is_crowded
 from toolkit.diagnosis.span import scaled_steps
@@ -96,7 +96,7 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, user_set: frozenset[str]
         "SlowRank",
         evidence,
         None,
-        f"{_when(evidence, stretch)}ank {slow.rank} needs {format_seconds(slow.own_s)} a step for its own work, its"
+        f"{_when(stretch)}ank {slow.rank} needs {format_seconds(slow.own_s)} a step for its own work, its"
         f" peers {format_seconds(usual_s)}: they wait for it for {stretch.excess:.0f} % of each step. Most of it is"
         f" {part} ({format_seconds(getattr(slow, field))}; {format_seconds(getattr(healthy, field))} on rank"
         f" {healthy.rank}).",
@@ -241,15 +241,13 @@ def _join(stretches: Sequence[Mapping[int, RankWork]]) -> dict[int, RankWork]:
     return joined
 
 
-def _when(evidence: Evidence, stretch: SlowStretch) -> str:
-    """Return "For 29 min from 03:12 UTC on (4 % of the time), r", and "R" where the rank was always slow."""
+def _when(stretch: SlowStretch) -> str:
+    """Return "For 29 min from 03:12 UTC on r", and "R" where the rank was always slow."""
     if stretch.is_always:
         return "R"
     slow = stretch.slow
-    lasted_s = slow.end_s - slow.start_s + slow.step_s
-    share = 100 * lasted_s / max(evidence.end_s - evidence.start_s, lasted_s)
     began = datetime.fromtimestamp(slow.start_s, timezone.utc)
-    return f"For {format_seconds(lasted_s)} from {began:%H:%M} UTC on ({share:.0f} % of the time) r"
+    return f"For {format_seconds(slow.end_s - slow.start_s + slow.step_s)} from {began:%H:%M} UTC on r"
 
 
 def _work(host: str, rank: int, steps: StepColumns, part: slice, each_steps: int = 1) -> RankWork:
@@ -260,10 +258,16 @@ def _work(host: str, rank: int, steps: StepColumns, part: slice, each_steps: int
         steps=(part.stop - part.start) * each_steps,
         start_s=steps.end_s[part.start],
         end_s=steps.end_s[part.stop - 1],
-        **{field: _mean_or_zero(getattr(steps, field)[part]) for field in ("step_s", *_PARTS.values())},
+        step_s=_mean_or_zero(steps.step_s[part]),
+        **{field: _mean_of_all(getattr(steps, field)[part]) for field in _PARTS.values()},
     )
 
 
+def _mean_of_all(values: Values) -> float:
+    """Return the mean over all steps of a part that few of them have, as saving: the others took 0 s for it."""
+    return sum(measured(values)) / len(values) if values else 0.0
+
+
 def _mean_or_zero(values: Values) -> float:
-    found_mean = mean(values)
-    return found_mean if found_mean == found_mean else 0.0
+    measured_mean = mean(values)
+    return measured_mean if measured_mean == measured_mean else 0.0

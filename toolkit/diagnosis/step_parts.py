@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from toolkit.diagnosis.evidence import Evidence, StepColumns
 from toolkit.diagnosis.numbers import median
 from toolkit.diagnosis.rule import Percent, RuleParameters, make_finding, number, percent
+from toolkit.diagnosis.shared_machine import is_crowded
 from toolkit.diagnosis.units import format_seconds, ordinal
 from toolkit.records import Record
 from toolkit.series.finding import Finding
@@ -19,6 +20,9 @@ LEAST_FIRST_S = 2.0
 MOST_FIRST_S = 30.0
 # The sentence names the place of the pauses from this percentage of their samples on; they wait from this one on.
 NAMED, WAITS = 50.0, 50.0
+# A pause in which the script computes (an average of weights, a reward) is worth a finding from this percentage of
+# the steps' time on. So is one in which the thread is ready to run, but other programs have its core.
+MOST_WORK = 25.0
 
 
 class FirstStep(RuleParameters, frozen=True, kw_only=True):
@@ -103,9 +107,15 @@ EVALUATION = StepPart(
 )
 
 
-def step_pause(evidence: Evidence, parameters: StepPause, _: frozenset[str]) -> Iterator[Finding]:
-    """The steps of a rank pause before their forward pass for more than `threshold` of the time."""
-    yield from _find_part(evidence, PAUSE, parameters.threshold)
+def step_pause(evidence: Evidence, parameters: StepPause, user_set: frozenset[str]) -> Iterator[Finding]:
+    """The steps of a rank pause before their forward pass for more than `threshold` of the time; where they compute
+    there, and no threshold is set, for more than MOST_WORK."""
+    for finding in _find_part(evidence, PAUSE, parameters.threshold):
+        figures = {figure.name: figure.value for figure in finding.numbers}
+        place = find_place(evidence.pauses.get(finding.rank or 0, RankPauses()))
+        waits = bool(place and place.wait) or _waits(evidence, figures.get("waiting", math.nan))
+        if waits or "threshold" in user_set or figures["share"] > MOST_WORK:
+            yield finding
 
 
 def garbage_collection(evidence: Evidence, parameters: GarbageCollection, _: frozenset[str]) -> Iterator[Finding]:
@@ -186,11 +196,12 @@ def _find_part(evidence: Evidence, part: StepPart, threshold: float) -> Iterator
     rhythm, each_s = describe_rhythm(values)
     waiting = _waiting_percent(values, getattr(steps, part.cpu_column) if part.cpu_column else ())
     place = find_place(evidence.pauses.get(rank, RankPauses())) if part is PAUSE else None
+    opening = _describe_part(part, rank, place, waits=_waits(evidence, waiting))
     yield make_finding(
         part.rule,
         evidence,
         None,
-        f"{_describe_part(part, rank, waiting, place)}, {rhythm}, {format_seconds(each_s)} each time: {share:.0f} % of"
+        f"{opening}, {rhythm}, {format_seconds(each_s)} each time: {share:.0f} % of"
         f" their time, {format_seconds(lost_s)} in all.{_describe_waiting(waiting)}{_describe_samples(place)}",
         subject=part.column.removesuffix("_s"),
         rank=rank,
@@ -216,18 +227,24 @@ def _waiting_percent(values: Sequence[float], cpu: Sequence[float]) -> float:
     return max(100 * (1 - math.fsum(cpu_s for _, cpu_s in pairs) / total_s), 0.0)
 
 
+def _waits(evidence: Evidence, waiting: float) -> bool:
+    """Return whether a thread that does not compute for *waiting* percent of a part waits for something: where other
+    programs hold the cores, it may only wait for one of them."""
+    return waiting >= WAITS and not is_crowded(evidence)
+
+
 def _describe_waiting(waiting: float) -> str:
     if not math.isfinite(waiting):
         return ""
     return f" The thread waits, and does not compute, for {waiting:.0f} % of it."
 
 
-def _describe_part(part: StepPart, rank: int, waiting: float, place: PausePlace | None) -> str:
+def _describe_part(part: StepPart, rank: int, place: PausePlace | None, *, waits: bool) -> str:
     if place is None or place.share < NAMED:
         return f"{part.words} of rank {rank}"
     if place.wait:
         return f"The steps of rank {rank} wait for {place.wait} in {place.where}"
-    return f"The steps of rank {rank} {'wait' if waiting >= WAITS else 'are held up'} in {place.where}"
+    return f"The steps of rank {rank} {'wait' if waits else 'are held up'} in {place.where}"
 
 
 def _describe_samples(place: PausePlace | None) -> str:

@@ -6,7 +6,8 @@ Each job is a script of scripts/benches/truth_jobs, which measures its parts by 
 have no finding; a troubled one is named if its first finding matches what was planted. The seconds of the page's ledger
 are compared with the script's, each within 5 % or 0.3 s. --only: jobs named by one of WORDS (between semicolons);
 --busy: another program holds one core meanwhile; --keep: where the jobs stay; --again: judge the jobs of an earlier run
-in --keep anew, without running them; --figures: write the tables there, too (Markdown).
+in --keep anew, without running them; --figures: write the tables there, too (Markdown). Jobs whose package is in no bed
+(webdataset, datasets) are left out, and named, unless it is installed in .venv.
 """
 
 import json
@@ -56,6 +57,8 @@ class PlantedJob:
     """Hosts, each a process of this machine."""
     bed: str = ".venv"
     """The environment whose Python runs the script."""
+    needs: str = ""
+    """A package that is in no bed; without it in the job's environment the job is left out, and named."""
     fails: bool = False
     """The job is meant to end with a failure."""
 
@@ -121,6 +124,14 @@ def troubled() -> Iterator[PlantedJob]:
     loop = "loop.py"
     yield PlantedJob("slow own generator", loop, {"data": "generator", "data-ms": 14}, "wait for.* data|data wait")
     yield PlantedJob("slow iterable data set", loop, {"data": "iterable", "data-ms": 30}, "data loader|data wait")
+    for library in ("webdataset", "datasets"):
+        yield PlantedJob(
+            f"slow stream of {library}",
+            "streams.py",
+            {"library": library, "data-ms": 30, "steps": 200},
+            "data loader|data wait",
+            needs=library,
+        )
     yield PlantedJob("loader without workers", loop, {"data": "loader", "data-ms": 30}, "data loader")
     yield PlantedJob(
         "loader with one slow worker", loop, {"data": "loader", "data-ms": 30, "workers": 1}, "data loader"
@@ -201,6 +212,12 @@ class Verdict:
             if abs(truth_s - ledger_s) > max(WITHIN_SHARE * truth_s, WITHIN_S):
                 wrong.append(f"{name} {ledger_s:.1f} s ({truth_s:.1f})")
         return wrong
+
+
+def is_installed(job: PlantedJob) -> bool:
+    """Return whether the environment of *job* has the package that it needs."""
+    words = [ROOT / job.bed / "bin" / "python", "-c", f"import {job.needs}"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def run(job: PlantedJob, folder: Path) -> None:
@@ -289,6 +306,9 @@ def main() -> None:
     words = [word for word in options.only.split(";") if word]
     chosen = [job for job in (*healthy(), *troubled()) if not words or any(word in job.name for word in words)]
     print_machine()
+    for job in [job for job in chosen if job.needs and not is_installed(job)]:
+        chosen.remove(job)
+        print(f"left out: {job.name}, since {job.bed} has no {job.needs} (pip install {job.needs})", flush=True)
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if options.busy else None
     try:
         with tempfile.TemporaryDirectory(prefix="bench-truth-") as scratch:

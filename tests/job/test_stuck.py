@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from toolkit.job.stuck import MOST, Activity, StuckRank, culprits, described
+from toolkit.job.stuck import MOST, Activity, StuckRank, advise, culprits, described
 
 
 def rank(number: int, kind: Activity, line: int = 30, state: str = "") -> StuckRank:
@@ -51,6 +51,11 @@ def test_calls_that_never_meet_are_named() -> None:
     def said(*calls: str) -> list[str]:
         return described({"algo-1": [in_call(number, call) for number, call in enumerate(calls)]}, alone=True)
 
+    def advised(*calls: str) -> str:
+        return advise({"algo-1": [in_call(number, call) for number, call in enumerate(calls)]})
+
+    assert "the same collective calls in the same order" in advised("all_reduce", "broadcast")
+    assert advised("all_reduce", "all_reduce") == ""
     reduces = "rank 0 at train.py:12 in step (all_reduce)"
     assert said("all_reduce", "broadcast") == [
         f"the ranks wait in different calls: {reduces}",
@@ -85,3 +90,18 @@ def test_a_thousand_lines_are_not_all_told() -> None:
     lines = described({"algo-1": [rank(n, "waits", 100 + n) for n in range(1000)]}, alone=True)
 
     assert lines[MOST:] == ["992 more"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "place"),
+    [
+        ([rank(0, "waits"), rank(1, "works", 12)], "train.py:12, where rank 1 is: the others wait for it."),
+        ([rank(0, "works"), rank(1, "silent", state="stopped (SIGSTOP)")], ""),
+        ([rank(0, "works", 12), rank(1, "silent")], ""),
+        ([rank(0, "works", 12), rank(1, "works")], ""),
+    ],
+)
+def test_the_place_of_a_rank_that_is_named_is_where_to_look(ranks: list[StuckRank], place: str) -> None:
+    advice = advise({"algo-1": ranks})
+
+    assert advice == (f"Look at /opt/ml/code/{place}" if place else "")

@@ -72,6 +72,25 @@ def described(ranks_by_host: Mapping[str, Iterable[StuckRank]], *, alone: bool) 
     return sentences if len(sentences) <= MOST else [*sentences[:MOST], f"{len(sentences) - MOST} more"]
 
 
+def advise(ranks_by_host: Mapping[str, Iterable[StuckRank]]) -> str:
+    """Return what to do about a hang of which the stacks show the cause, "" where they do not."""
+    ranks = {host: tuple(host_ranks) for host, host_ranks in ranks_by_host.items()}
+    if culprits(ranks):
+        all_ranks = [rank for host_ranks in ranks.values() for rank in host_ranks]
+        busy = [rank for rank in all_ranks if rank.activity == "works" and rank.file]
+        if not busy or any(rank.process_state or rank.activity == "silent" for rank in all_ranks):
+            return ""  # It is stopped, or wrote no stack: no line of its code is known.
+        return f"Look at {busy[0].file}:{busy[0].line}, where {busy[0].process} is: the others wait for it."
+    if _wait_in_different_calls(ranks):
+        return "Let all ranks make the same collective calls in the same order: compare the places that are named."
+    return ""
+
+
+def _wait_in_different_calls(ranks_by_host: Mapping[str, tuple[StuckRank, ...]]) -> bool:
+    ranks = [rank for host_ranks in ranks_by_host.values() for rank in host_ranks]
+    return {rank.activity for rank in ranks} == {"waits"} and len({rank.call for rank in ranks} - {""}) > 1
+
+
 def _places(ranks_by_host: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> list[str]:
     groups: dict[tuple[str, int, str, str], list[str]] = {}
     for host, host_ranks in ranks_by_host.items():
@@ -80,9 +99,7 @@ def _places(ranks_by_host: Mapping[str, tuple[StuckRank, ...]], alone: bool) -> 
                 of_job = alone or rank.process.startswith("rank ")  # Each host has its own "script".
                 name = rank.process if of_job else f"{rank.process} on host {host}"
                 groups.setdefault((rank.file, rank.line, rank.function, rank.call), []).append(name)
-    activities = {rank.activity for host_ranks in ranks_by_host.values() for rank in host_ranks}
-    calls = {rank.call for host_ranks in ranks_by_host.values() for rank in host_ranks}
-    differ = "the ranks wait in different calls: " if activities == {"waits"} and len(calls - {""}) > 1 else ""
+    differ = "the ranks wait in different calls: " if _wait_in_different_calls(ranks_by_host) else ""
     ordered = sorted(groups.items(), key=lambda group: min(map(_number, group[1])))
     places = [
         f"{_listed(names)} at {file.rpartition('/')[2]}:{line} in {function}{f' ({call})' if call else ''}"

@@ -97,6 +97,10 @@ def test_a_finding_goes_on_in_the_sentence_of_the_headline(clause: str, said: st
     ("event", "said"),
     [
         ("Rank 13: out of memory.", "Rank 13: out of memory: memory of rank 13 rises by 430 MiB a minute."),
+        (
+            "Rank 13: out of memory; it last said: step=5.",
+            "Rank 13: out of memory: memory of rank 13 rises by 430 MiB a minute.",
+        ),
         ("Rank 13: KeyError: 'x'.", "Rank 13: KeyError: 'x'."),
     ],
 )

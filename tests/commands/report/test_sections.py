@@ -17,11 +17,12 @@ from toolkit.commands import jobs
 from toolkit.commands.jobs.ending import DEBUGGER_ALONE
 from toolkit.commands.report.html.blocks import COLOURS, shares
 from toolkit.commands.report.markdown import write_markdown
-from toolkit.commands.report.model import Block, Chart, HeatMap, Line, Lines, Page, Shares, Table, Words
+from toolkit.commands.report.model import Block, Chart, HeatMap, Line, Lines, Page, Part, Shares, Table, Words
 from toolkit.commands.report.sections.ledger import NAMES
 from toolkit.commands.report.sections.lines import label_limit
 from toolkit.commands.report.sections.outcome import choose_thread
 from toolkit.commands.report.sections.page import SECTIONS, build_page
+from toolkit.commands.report.sections.where import TITLES, UNEXPLAINED
 from toolkit.commands.report.text import TextWriter
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.cause import Cause
@@ -243,16 +244,24 @@ def test_a_failed_installation_is_start_up(tmp_path: Path) -> None:
     assert not any("unexplained" in text for text in words(page, "where-time-went"))
 
 
-def test_no_two_parts_of_the_time_look_alike(page: Page) -> None:
-    (parts,) = (block for section in page.sections for block in section.blocks if isinstance(block, Shares))
+def test_no_two_parts_of_the_time_look_alike() -> None:
+    parts = [Part(name=title, value=1.0, tone=tone) for title, tone, _ in TITLES.values()]
+    parts.append(Part(name=UNEXPLAINED, value=1.0))
+    ledger = Shares(id="ledger", title="Where the time went", unit="s", parts=tuple(parts), total=float(len(parts)))
 
-    looks = [
+    looks = {
         (index % COLOURS if share["part"].tone == "plain" else share["part"].tone, share["again"])
-        for index, share in enumerate(shares(parts))
-    ]
+        for index, share in enumerate(shares(ledger))
+    }
 
     assert len(looks) == len(NAMES) + 1
-    assert len(set(looks)) == len(looks)
+
+
+def test_the_ledger_has_no_rows_of_parts_that_took_no_time(page: Page) -> None:
+    (ledger,) = (block for section in page.sections for block in section.blocks if isinstance(block, Shares))
+
+    assert all(part.value > 0 for part in ledger.parts)
+    assert "No time went into: " in ledger.note and "garbage collection" in ledger.note
 
 
 def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_traces(page: Page) -> None:

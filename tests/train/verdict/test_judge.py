@@ -15,6 +15,7 @@ from toolkit.job.outcome import DetectedHang, Exit, MemoryUse, PhaseEnd, PhaseFa
 from toolkit.settings import Settings
 from toolkit.status_pages.pages import Raised, Thrown
 from toolkit.train import outcomes
+from toolkit.train.verdict.advice import OUT_OF_MEMORY
 from toolkit.train.verdict.cause import describe_end
 from toolkit.train.verdict.judge import judge
 
@@ -759,10 +760,14 @@ GIB = 1 << 30
     ],
 )
 def test_out_of_memory_is_proved_and_never_guessed(memory: MemoryUse | None, message: str, unsaid: str) -> None:
-    cause_text = cause(msgspec.structs.replace(make_phase_end(process("rank 1", 5, KILL)), memory=memory))
+    phase = msgspec.structs.replace(make_phase_end(process("rank 1", 5, KILL)), memory=memory)
+
+    cause_text = cause(phase)
 
     assert message in cause_text
     assert unsaid not in cause_text
+    is_proved = "by the kernel, out" in message
+    assert (judge(SAGEMAKER, phase).cause.advice == OUT_OF_MEMORY) is is_proved
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def describe_host(job: JobData, host: HostData) -> str:
     """Return what happened on *host* itself, "" if that is all its status says."""
     if _is_hang(job) and job.failed_host and job.status == "failed":
         waited = f"waited for host {job.failed_host}"
-        return "hung: the other hosts waited for it" if host.name == job.failed_host else waited
+        hung = "hung" if len(job.hosts) == 1 else "hung: the other hosts waited for it"
+        return hung if host.name == job.failed_host else waited
     if host.cause:
         return host.cause
     outcome = host.outcome

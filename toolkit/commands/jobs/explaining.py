@@ -19,6 +19,7 @@ from toolkit.commands.jobs.evidence import find_evidence
 from toolkit.job.cause import Cause
 from toolkit.job.explanation import Explanation, choose_action, describe_culprit, group_names
 from toolkit.job.report import REPORT
+from toolkit.job.stuck import advise
 from toolkit.metrics.file import decoded as decode_samples
 from toolkit.metrics.sample import json_value
 from toolkit.series.finding import Finding
@@ -103,6 +104,9 @@ def _choose_action(job: JobData, cause: Cause, *, vanished: bool) -> str:
         return (
             "Find what killed the host (the machine's kernel log, the orchestrator's events), then start the job again."
         )
+    if cause.kind == "Hang" and not cause.advice:
+        stacks = {host.name: host.outcome.stuck_ranks for host in job.hosts if host.outcome is not None}
+        cause = replace(cause, advice=replace_host_paths(job, advise(stacks)))
     cause = replace(cause, message=replace_host_paths(job, cause.message))
     return job.mask(choose_action(job.status, job.exit_code, cause))
 

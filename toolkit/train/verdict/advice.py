@@ -17,6 +17,7 @@ PORT = "Another process has the port: set MASTER_PORT to a free one."
 INSTALL = "Install it in the image, or name it in requirements.txt beside the script."
 DISK = "A disk is full: keep fewer checkpoints, or give the job a larger volume."
 FILES = "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."
+OUT_OF_MEMORY = "Give the container more memory, or use less: smaller batches, fewer loader workers."
 FULL = "no space left on device"
 # The state of the machine lasts even where the script handles the error: torch.save fails with an error of its own
 # while it handles that of a full disk.

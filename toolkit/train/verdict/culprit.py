@@ -93,6 +93,11 @@ def finished_before_stop(phase: PhaseEnd) -> bool:
     return bool(ranks) and phase.name != INSTALL and all(e.ok and _ended_before_stop(phase, e) for e in ranks)
 
 
+def was_killed_for_memory(phase: PhaseEnd, culprit: Exit) -> bool:
+    """Return whether the kernel killed *culprit* for want of memory, as far as it counts that."""
+    return culprit.signal == signal.SIGKILL and phase.memory is not None and bool(phase.memory.oom_kills)
+
+
 def is_preempted(phase: PhaseEnd, culprit: Exit) -> bool:
     """True if somebody outside the job ended *culprit*: by SIGTERM, or by SIGKILL if the kernel counts out-of-memory
     kills and has counted none. If it does not count them, a SIGKILL may be one."""

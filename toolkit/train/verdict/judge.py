@@ -16,7 +16,7 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Exit, Outcome, PhaseEnd, signal_name
 from toolkit.records import Record
 from toolkit.train.verdict import early, error_frame, mpi, tail
-from toolkit.train.verdict.advice import find_advice
+from toolkit.train.verdict.advice import OUT_OF_MEMORY, find_advice
 from toolkit.train.verdict.cause import (
     LAST_CHARACTERS,
     Reading,
@@ -38,6 +38,7 @@ from toolkit.train.verdict.culprit import (
     lost_its_peer,
     only_launches,
     select_ranks,
+    was_killed_for_memory,
 )
 from toolkit.train.verdict.exhausted import find_limit
 
@@ -160,7 +161,7 @@ def _judge_culprit(case: _Case) -> Outcome:
         local_rank=culprit.local_rank,
         process_end=launcher + describe_end(culprit),
         evidence=evidence_of(phase, culprit) if abort is None else "error",
-        advice=_find_advice(job, phase, reading),
+        advice=_find_advice(job, phase, culprit, reading),
         primary=not lost_its_peer(phase, culprit) and not (has_peers and only_launches(phase, culprit)),
         peer_lost=lost_a_peer_rank(phase, culprit),
         failed_ns=culprit.failed_ns,
@@ -174,8 +175,10 @@ def _judge_culprit(case: _Case) -> Outcome:
     return _with_limit(job, phase, culprit, outcome) if only_launches(phase, culprit) else outcome
 
 
-def _find_advice(job: Job, phase: PhaseEnd, reading: Reading) -> str:
+def _find_advice(job: Job, phase: PhaseEnd, culprit: Exit, reading: Reading) -> str:
     """Return advice for the cause; without any, what is known to be wrong with the script's text."""
+    if was_killed_for_memory(phase, culprit):
+        return OUT_OF_MEMORY
     text = find_advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
     flaw = job.script.flaw if job.script is not None and phase.name != INSTALL else ""
     return text or flaw

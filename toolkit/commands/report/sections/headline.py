@@ -26,6 +26,7 @@ EXPLAINS = (
     (re.compile(r"(?i)no rank has written|timed? ?out|hang|hung"), ("StalledTrainingRule", "SlowRank")),
     (re.compile(r"(?i)no space left|disk"), ("IOBottleneck",)),
 )
+LAST_WORDS = "; it last said: "
 # Rules that say which steps or rank are slow, where others say why; the part of their cost that counts in the order.
 SYMPTOMS = {"SlowRank": 0.9, "StepOutlier": 0.3, "StepAlternation": 0.9, "StepSlowdown": 0.9, "Dataloader": 0.95}
 # Rules on what ends a job or makes its result worthless, which is worse than any time that is lost.
@@ -102,7 +103,8 @@ def _describe_end(figures: JobFigures, anchors: Sequence[str]) -> tuple[Phrase, 
     if explaining is None:
         return (Phrase(text=figures.event),)
     finding = _describe_finding(explaining, figures, anchors)
-    return Phrase(text=f"{figures.event.rstrip('.')}: "), finding, Phrase(text=".")
+    event = figures.event.partition(LAST_WORDS)[0].rstrip(".")  # The finding says more than what was printed last.
+    return Phrase(text=f"{event}: "), finding, Phrase(text=".")
 
 
 def sort_findings(findings: Sequence[FoldedFinding]) -> list[FoldedFinding]:

@@ -79,9 +79,10 @@ def build_blocks(material: Material) -> list[Block]:
             id="ledger",
             title="Where the time went",
             unit="s",
-            parts=tuple(_build_part(name, seconds, material) for name, seconds in parts.items()),
+            parts=tuple(_build_part(name, seconds, material) for name, seconds in parts.items() if seconds),
             total=total_s,
-            note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, times)}",
+            note=f"{_describe_hosts(len(job.hosts), total_s)} {_build_note(starts, times)}"
+            f"{_name_empty(parts, material)}",
         )
     ]
     blocks += start_up.build_blocks(measure_starts(material))
@@ -245,6 +246,12 @@ def _build_note(starts: Sequence[Material], times: Sequence[JobTimes]) -> str:
         which = "an interruption" if any(start_times.interrupted for start_times in times) else "a failure"
         note += f" No checkpoint was seen, so all steps before {which} are lost."
     return note
+
+
+def _name_empty(parts: dict[str, float], material: Material) -> str:
+    """Return the sentence on the parts that took no time, "" where no steps are known, of which most are parts."""
+    titles = [TITLES[name][0] for name, seconds in parts.items() if name in TITLES and not seconds]
+    return f" No time went into: {', '.join(titles)}." if titles and material.steps else ""
 
 
 def _lost_everything(times: JobTimes, material: Material) -> bool:

@@ -2,8 +2,10 @@
 
 import ast
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,7 @@ def test_the_toolkit_runs_that_the_job_has_brought_and_a_second_start_finds_it(
     folder = next((driver.parent / "tmp").glob(".toolkit-*"))
     assert f"scripts import {folder}/toolkit/__init__.py" in done.log
     assert not (folder / "toolkit/docs").exists()
+    assert len([path for path in folder.rglob("*.py") if "/toolkit/" in str(path)]) < 120  # Each costs time.
     for pack in (driver / "packs").glob("*.pack"):
         pack.unlink()
     assert start(base, driver, image).status == 0
@@ -129,14 +132,76 @@ def test_nothing_is_compiled_that_came_compiled(base: Base, driver: Path, image:
     pack = f"toolkit-{__version__}-cp{sys.version_info[0]}{sys.version_info[1]}.pack"
 
     assert (driver / "packs" / pack).exists()
-    assert start(base, driver, image).status == 0
+    done = start(base, driver, image, TOOLKIT_MONITOR="on")
+    assert done.status == 0, done.log
     folder = next((driver.parent / "tmp").glob(".toolkit-*"))
     sent = {path for path in folder.rglob("*.pyc") if b"\x01" in path.read_bytes()[4:5]}  # By hash, not by time.
-    written = set(folder.rglob("*.pyc")) - sent
-    assert len(sent) > 100
-    ours = ("/train/", "/job/", "/msgspec/")
-    assert [path for path in written if any(name in str(path) for name in ours)] == []
-    assert {path for path in sent if "/train/peers/" in str(path)}  # What several hosts need besides.
+    assert {path.name.partition(".")[0] for path in sent} >= {"__init__", "carried_modules", "sitecustomize", "_utils"}
+    assert set(folder.rglob("*.pyc")) - sent == set()
+
+
+@pytest.fixture
+def carried(base: Base, driver: Path, image: Path) -> Any:
+    """Runs a program of the image's Python with the toolkit that a job has brought."""
+    assert start(base, driver, image).status == 0
+    folder = next((driver.parent / "tmp").glob(".toolkit-*"))
+
+    def run(program: str, path: str = str(folder)) -> str:
+        environ = {"PATH": str(image), "PYTHONPATH": path, "FOLDER": str(folder)}
+        words = [str(image / "python3"), "-c", program]
+        done = subprocess.run(words, env=environ, cwd=base.folder, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_every_module_can_be_imported_and_names_the_file_that_it_would_be(carried: Any) -> None:
+    names = [
+        ".".join(path.relative_to(replay.ROOT).with_suffix("").parts)
+        for folder in ("job", "masking", "metrics", "storage", "rank/mesh", "rank/compiler", "rank/profiler")
+        for path in sorted((replay.ROOT / "toolkit" / folder).glob("*.py"))
+        if path.stem not in ("__main__", "__init__")
+    ]
+    program = f"import importlib, os\nfor name in {names!r}: importlib.import_module(name)"
+    program += "\nimport toolkit.job.job as job; print(job.__file__ == os.environ['FOLDER'] + '/toolkit/job/job.py')"
+
+    assert carried(program) == "True\n"
+    assert len(names) > 100
+
+
+def test_a_module_that_is_not_there_is_an_import_error(carried: Any) -> None:
+    assert "ModuleNotFoundError: No module named 'toolkit.nothing'" in carried("import toolkit.nothing")
+
+
+def test_a_traceback_shows_the_lines_of_modules_without_files(carried: Any) -> None:
+    log = carried("from toolkit.job.arguments import arguments; arguments(1, 2)")
+
+    assert "/toolkit/job/arguments.py" in log
+    line = next(line for line in log.splitlines() if "/toolkit/job/arguments.py" in line)
+    assert (
+        log.splitlines()[log.splitlines().index(line) + 1].strip()
+        in (replay.ROOT / "toolkit/job/arguments.py").read_text()
+    )
+
+
+def test_the_hook_finds_its_modules_beside_a_user_s_package_of_the_same_name(carried: Any, tmp_path: Path) -> None:
+    other = package(tmp_path / "other", "5", name="another.py")
+    program = (
+        "import os, sys, toolkit, importlib.util as u; assert 'other' in toolkit.__file__\n"
+        "s = u.spec_from_file_location('hooks', os.environ['FOLDER'] + '/toolkit/rank/mesh/import_hooks.py')\n"
+        "m = u.module_from_spec(s); s.loader.exec_module(m); import importlib\n"
+        "print(importlib.import_module(m.package() + '.rank.frameworks').__file__.replace(os.environ['FOLDER'], ''))"
+    )
+
+    assert carried(program, path=str(other)) == "/toolkit/rank/frameworks/__init__.py\n"
+
+
+def test_another_python_than_that_of_train_compiles_the_sources(carried: Any) -> None:
+    program = (
+        "import _frozen_importlib_external as f; f.MAGIC_NUMBER = b'none'; import toolkit.job.job; print('imported')"
+    )
+
+    assert carried(program) == "imported\n"
 
 
 def test_a_full_disk_ends_with_75_and_what_did_not_fit_is_removed(base: Base, driver: Path, image: Path) -> None:
@@ -200,7 +265,9 @@ def test_every_interpreter_that_is_promised_has_its_pack(driver: Path) -> None:
     assert sorted(names) == sorted(path.name for path in (driver / "packs").glob("*.pack"))
     for ending in promised:
         assert len([name for name in names if name.startswith("msgspec-") and name.endswith(ending)]) == 1
+        modules = ending.rpartition("-")[0] + ".pack"
+        assert len([name for name in names if name.startswith("msgspec-") and name.endswith(modules)]) == 1
 
 
 def test_what_a_job_carries_is_small(driver: Path) -> None:
-    assert sum(path.stat().st_size for path in driver.rglob("*")) < 8_500_000  # Five Pythons' compiled modules: 4.2 MB.
+    assert sum(path.stat().st_size for path in driver.rglob("*")) < 6_500_000  # Five Pythons' compiled modules: 2.7 MB.

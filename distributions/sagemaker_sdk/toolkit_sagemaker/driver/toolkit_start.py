@@ -22,8 +22,10 @@ except OSError:
 OLDEST = (3, 10)
 PACKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packs")
 SUMS = "SHA256SUMS"
-# Files are NAME-VERSION.pack, NAME-VERSION-cp311.pack (compiled modules), NAME-VERSION-cp311-x86_64.pack.
+# Files are toolkit-VERSION.pack, toolkit-VERSION-sources.pack, toolkit-VERSION-cp311.pack (compiled modules),
+# msgspec-VERSION-cp311.pack, msgspec-VERSION-cp311-x86_64.pack.
 PREFIX, SUFFIX = "toolkit-", ".pack"
+KEPT_SOURCES = "toolkit.sources"  # The name that toolkit/carried_modules.py reads.
 CONFIG, TEMPFAIL = 78, 75  # EX_CONFIG and EX_TEMPFAIL of sysexits.h, as docs/exit-codes.md has them.
 
 
@@ -74,11 +76,14 @@ def prepare() -> None:
         say("container-training-toolkit %s runs, which the job has brought: the image has %s" % versions)
     packs = [toolkit_pack]
     if needs_msgspec:
-        packs.append(choose_msgspec(sums, tag))
+        library = choose_msgspec(sums, tag)
+        packs += [library[: library.rindex("-")] + SUFFIX, library]
     compiled = "%s-%s%s" % (toolkit_pack[: -len(SUFFIX)], tag, SUFFIX)
+    sources = "%s-sources%s" % (toolkit_pack[: -len(SUFFIX)], SUFFIX)
     if compiled in sums and sys.implementation.name == "cpython":
-        packs.append(compiled)
-    folder = unpack_all(packs, sums)
+        folder = unpack_all([*packs, compiled], sums, sources)
+    else:
+        folder = unpack_all([*packs, sources], sums)
     sys.path.insert(0, folder)
     if image_version or not path:  # Else a package of this name is the user's: scripts import that one.
         entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -155,21 +160,22 @@ def choose_msgspec(sums: "dict[str, str]", tag: str) -> str:
     )
 
 
-def unpack_all(packs: "list[str]", sums: "dict[str, str]") -> str:
+def unpack_all(packs: "list[str]", sums: "dict[str, str]", kept: str = "") -> str:
     """Return the folder in which *packs* are unpacked: one of this container, which a second start finds again.
 
+    The pack *kept* lies in it as it is.
     A script that empties /tmp by `rm -rf /tmp/*` leaves it alone, as its name begins with a dot.
     """
-    name = ".toolkit-%d-%s" % (os.getuid(), "-".join(sums[pack][:8] for pack in packs))
+    name = ".toolkit-%d-%s" % (os.getuid(), "-".join(sums[pack][:8] for pack in packs + [kept] if pack))
     holds_library = any(pack.startswith("msgspec-") for pack in packs)
     chosen = os.environ.get("TMPDIR", "")
-    contents = []  # type: list[bytes]
+    contents = {}  # type: dict[str, bytes]
     refusals = []
     for base in ([os.path.abspath(chosen)] if chosen else []) + ["/tmp", "/var/tmp", PACKS]:
         folder = os.path.join(base, name)
         if is_own_folder(folder):
             return folder
-        contents = contents or [read(os.path.join(PACKS, pack), sums[pack]) for pack in packs]
+        contents = contents or {pack: read(os.path.join(PACKS, pack), sums[pack]) for pack in packs + [kept] if pack}
         # Of this process alone: several hosts may share TMPDIR, and `train` is PID 1 on each.
         unfinished = folder + "." + os.urandom(6).hex()
         try:
@@ -178,8 +184,11 @@ def unpack_all(packs: "list[str]", sums: "dict[str, str]") -> str:
                 refusals.append("%s (mounted with noexec)" % base)
                 continue
             os.mkdir(unfinished, 0o755)
-            for content in contents:
-                unpack(content, unfinished)
+            for pack, content in contents.items():
+                if pack == kept:
+                    write(unfinished + "/" + KEPT_SOURCES, memoryview(content))
+                else:
+                    unpack(content, unfinished)
             os.rename(unfinished, folder)
             return folder
         except OSError as error:
@@ -188,7 +197,7 @@ def unpack_all(packs: "list[str]", sums: "dict[str, str]") -> str:
                 return folder  # Another host was faster.
             refusals.append("%s (%s)" % (base, error.strerror or error))
     raise StartError(
-        "expected a folder with 8 MB to unpack the toolkit into, found none: %s. Set TMPDIR to one"
+        "expected a folder with 5 MB to unpack the toolkit into, found none: %s. Set TMPDIR to one"
         % ", ".join(refusals),
         TEMPFAIL,
     )
@@ -246,14 +255,18 @@ def unpack(content: bytes, folder: str) -> None:
         size, _, name = line.partition(" ")
         target = folder + "/" + name
         make_parents(target, made)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            written, length = 0, int(size)
-            while written < length:
-                written += os.write(descriptor, rest[written:length])
-        finally:
-            os.close(descriptor)
-        rest = rest[length:]
+        write(target, rest[: int(size)])
+        rest = rest[int(size) :]
+
+
+def write(path: str, content: memoryview) -> None:
+    """Write the file *path*."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    finally:
+        os.close(descriptor)
 
 
 def make_parents(path: str, made: "set[str]") -> None:

@@ -1,8 +1,10 @@
 """Hosts that number themselves where they meet."""
 
 import contextlib
+import errno
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -89,6 +91,27 @@ def test_the_host_that_numbers_says_who_has_come_in_time(capfd: pytest.CaptureFi
             guest.result(60)
 
     assert f"rendezvous at localhost:{port}: the host there has ended; trying for " in capfd.readouterr().err
+
+
+def test_without_a_free_descriptor_the_host_that_numbers_tries_again_after_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = []
+
+    class Full(socket.socket):
+        def accept(self) -> NoReturn:
+            tries.append(self)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    port = free_port()
+    with Full() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        monkeypatch.setattr("toolkit.train.peers.numbering.listen", lambda *_: listener)
+        with socket.create_connection(("127.0.0.1", port)), pytest.raises(PlatformError, match="found 1 within 2 s"):
+            find_number(place(port, within_s=2.0), Log())
+
+    assert 1 <= len(tries) <= 8
 
 
 @pytest.mark.parametrize("greeting", [b"\x04 a store\n", b""])

@@ -145,6 +145,7 @@ def test_variables_set_options_and_are_named_to_be_dropped() -> None:
         ("--rdzv-backend etcd-v2 t.py", "--rdzv-backend: expected c10d or static, found 'etcd-v2'"),
         ("--rdzv-backend c10 t.py", "Did you mean c10d"),
         ("--nnodes 2 --rdzv-backend c10d t.py", "--rdzv-endpoint: expected HOST:PORT"),
+        (f"{C10D} [fe80::1%eth0]:29500 t.py", "whose scope ('eth0') is an interface of this host"),
         ("--rdzv-endpoint head:port t.py", "--rdzv-endpoint: expected HOST:PORT, found 'head:port'"),
         ("--rdzv-conf timeout t.py", "--rdzv-conf: expected KEY=VALUE"),
         ("--rdzv-conf join_timeout=soon t.py", "join_timeout: expected seconds"),

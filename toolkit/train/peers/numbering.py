@@ -8,6 +8,7 @@ rendezvous is refused, and told so. Nothing but the numbers is exchanged: the li
 import contextlib
 import hashlib
 import hmac
+import math
 import os
 import select
 import socket
@@ -26,6 +27,7 @@ NONCE_BYTES = 16
 LONGEST_BYTES = 4096
 PROVE_WITHIN_S = 5.0
 RETRY_S = 0.25
+PAUSE_S = 0.5
 MOST_NAMED = 64
 UNKNOWN = "its address is not known"
 NO_NUMBERS = "what listens there is no toolkit torchrun that numbers hosts"
@@ -155,7 +157,7 @@ def _number_all(listener: socket.socket, place: MeetingPlace, ends_s: float, log
     guests: dict[int, _Guest] = {}
     refused_reasons: set[str] = set()
     poll = select.poll()
-    poll.register(listener.fileno(), select.POLLIN)
+    accepts_s = 0.0  # When the listener is polled again; inf while it is.
 
     def drop(guest: _Guest) -> None:
         poll.unregister(guest.sock.fileno())
@@ -173,12 +175,18 @@ def _number_all(listener: socket.socket, place: MeetingPlace, ends_s: float, log
                     where=f"rendezvous at {place}",
                     hint="Start the same line on every host; see that they reach this address and port.",
                 )
+            if now_s >= accepts_s:
+                poll.register(listener.fileno(), select.POLLIN)
+                accepts_s = math.inf
             for fd, _ in poll.poll(min(1.0, ends_s - now_s + 0.01) * 1000):
                 if fd == listener.fileno():
                     guest = _accept(listener)
                     if guest is not None:
                         guests[guest.sock.fileno()] = guest
                         poll.register(guest.sock.fileno(), select.POLLIN)
+                    else:  # As without a free descriptor: who waits would end each poll at once.
+                        poll.unregister(listener.fileno())
+                        accepts_s = now_s + PAUSE_S
                 elif fd in guests and not _read(guests[fd], place, refused_reasons, log):
                     drop(guests[fd])
             unproved = [guest for guest in guests.values() if guest.request is None]

@@ -294,6 +294,12 @@ def _endpoint(text: str, default_port: int) -> tuple[str, int]:
     if not colon or text.endswith("]"):
         host, port_text = text, str(default_port)
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if "%" in host and ":" in host:
+        raise _wrong(
+            f"--rdzv-endpoint: expected an address that all hosts share, found {text[:80]!r}, whose scope "
+            f"({host.partition('%')[2][:40]!r}) is an interface of this host",
+            "Give the name or a global address of the host at which they meet.",
+        )
     is_port = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5 and int(port_text) < 65536
     if not _HOST.fullmatch(host) or not is_port:
         raise _wrong(f"--rdzv-endpoint: expected HOST:PORT, found {text[:80]!r}")

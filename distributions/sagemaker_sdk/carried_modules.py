@@ -16,7 +16,7 @@ import marshal
 import sys
 from _frozen_importlib import ModuleSpec  # Of importlib.machinery, without its import.
 from _frozen_importlib_external import MAGIC_NUMBER
-from _imp import _fix_co_filename
+from _imp import _fix_co_filename  # type: ignore[attr-defined]  # As zipimport.
 
 COMPILED, SOURCES = "toolkit.compiled", "toolkit.sources"
 PACKAGE = "/__init__.py"
@@ -46,7 +46,7 @@ class CarriedModules:
         if module is None:
             return None
         origin = self._path(key, is_package=module[0])
-        spec = ModuleSpec(name, self, origin=origin, is_package=module[0])
+        spec = ModuleSpec(name, self, origin=origin, is_package=module[0])  # type: ignore[arg-type]  # None of importlib.abc.
         spec.has_location = True  # Modules find the files of toolkit/rank from their __file__.
         if module[0]:
             spec.submodule_search_locations = [origin[: -len(PACKAGE)]]

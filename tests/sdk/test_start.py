@@ -166,7 +166,7 @@ def test_every_module_can_be_imported_and_names_the_file_that_it_would_be(carrie
     program += "\nimport toolkit.job.job as job; print(job.__file__ == os.environ['FOLDER'] + '/toolkit/job/job.py')"
 
     assert carried(program) == "True\n"
-    assert len(names) > 100
+    assert len(names) > 80
 
 
 def test_a_module_that_is_not_there_is_an_import_error(carried: Any) -> None:
@@ -174,7 +174,10 @@ def test_a_module_that_is_not_there_is_an_import_error(carried: Any) -> None:
 
 
 def test_a_traceback_shows_the_lines_of_modules_without_files(carried: Any) -> None:
-    log = carried("from toolkit.job.arguments import arguments; arguments(1, 2)")
+    log = carried(
+        "import traceback; from toolkit.job.arguments import arguments\n"
+        "try: arguments(1, 2)\nexcept KeyError: traceback.print_exc()"
+    )
 
     assert "/toolkit/job/arguments.py" in log
     line = next(line for line in log.splitlines() if "/toolkit/job/arguments.py" in line)

@@ -11,6 +11,7 @@ from tests.docker.engine import Engine, host
 pytestmark = pytest.mark.docker
 
 HOSTS = ("algo-1-a1b2c", "algo-2-a1b2c")
+SHOWN = (("inspect", "--format", "{{.Name}} {{json .State}}"), ("top",), ("logs",))
 SCRIPT = """
 import os, socket
 host = os.environ["SM_CURRENT_HOST"]
@@ -62,7 +63,11 @@ def test_local_modes_compose_file_runs_two_hosts(engine: Engine, image: str, tmp
 
     try:
         up = (*words, "up", "--abort-on-container-exit")
-        done = subprocess.run(up, env=engine.environ, capture_output=True, text=True, timeout=120)
+        try:
+            done = subprocess.run(up, env=engine.environ, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            parts = [engine.ask(*command, box, check=False) for box in _boxes(engine) for command in SHOWN]
+            raise AssertionError("\n".join(["runs after 300 s", *parts])) from None
         codes = [engine.ask("inspect", "--format", "{{.State.ExitCode}}", box) for box in _boxes(engine)]
     finally:
         subprocess.run((*words, "down"), env=engine.environ, capture_output=True, timeout=120, check=True)

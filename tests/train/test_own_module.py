@@ -11,7 +11,7 @@ import toolkit
 from tests.ports import free_ports
 from tests.train.base import Base
 from tests.train.test_monitor import SAMPLED
-from toolkit.train.own_module import STARTER
+from toolkit.own_module import STARTER
 
 
 @pytest.mark.parametrize("installed", ["--user", "--target"])

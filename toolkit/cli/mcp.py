@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from toolkit.cli.parser import Parser
 from toolkit.errors import UserError
 from toolkit.log import Log
-from toolkit.train.own_module import own_module
+from toolkit.own_module import own_module
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

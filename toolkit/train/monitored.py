@@ -13,11 +13,11 @@ from toolkit.job.job import Job
 from toolkit.job.monitor import Monitor
 from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
 from toolkit.log import Log
+from toolkit.own_module import own_module
 from toolkit.records import encode
 from toolkit.series import findings
 from toolkit.series.start_up import HostStart
 from toolkit.train.launchers.environment import on_one_machine
-from toolkit.train.own_module import own_module
 from toolkit.train.supervise.stop_request import STATUS_FOLDER
 
 EVERY_S = 1.0

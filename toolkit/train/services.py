@@ -45,8 +45,8 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     """Return the system monitor, if the job has one. On a full disk it runs without."""
     if job.monitor is None:
         return ()
+    from toolkit.own_module import own_module
     from toolkit.train import monitored
-    from toolkit.train.own_module import own_module
 
     try:
         config = monitored.write_config(job, job.monitor, run_folder, attempt)
@@ -71,8 +71,8 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     names = job.exports.names()
     if not names:
         return ()
+    from toolkit.own_module import own_module
     from toolkit.train import trackers
-    from toolkit.train.own_module import own_module
 
     try:
         config = trackers.write_config(job, run_folder, attempt)

@@ -17,9 +17,9 @@ from toolkit.job.exports import LAST_NAME, LATEST, NAME, ExportsConfig
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome, dated
 from toolkit.log import Log
+from toolkit.own_module import own_module
 from toolkit.records import decode, encode
 from toolkit.train.fit_environment import MARKER
-from toolkit.train.own_module import own_module
 from toolkit.train.platforms.outcome_files import masked
 from toolkit.train.supervise.supervisor import Supervisor
 from toolkit.train.transfers import REPORT_S

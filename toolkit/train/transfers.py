@@ -21,11 +21,11 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
+from toolkit.own_module import own_module
 from toolkit.records import decode, encode
 from toolkit.storage.config import Task, TransferReply, TransferTask
 from toolkit.storage.uri import check_outside, is_remote, parse
 from toolkit.train.fit_environment import MARKER
-from toolkit.train.own_module import own_module
 from toolkit.train.source.fetch import channel_archive
 from toolkit.train.supervise.supervisor import Supervisor
 

@@ -138,3 +138,41 @@ def test_a_lock_that_others_can_hold_is_told_of_and_not_waited_for(tmp_path: Pat
     assert locks == {}
     (text,) = warned
     assert text.startswith(f"{path}: expected a lock file of user {os.geteuid()}, found something else")
+
+
+LOOKS_UP = """
+import os, socket, subprocess, sys, time
+from pathlib import Path
+from toolkit.job.plan import Resolves
+from toolkit.own_module import own_module
+from toolkit.train.peers.lookup import Lookup
+from toolkit.train.supervise import children, waiting
+
+Lookup("no-such-host", 80)
+waits_in = Path("/proc/self/task").glob
+while not any("wait_for_partner" in file.read_text() for file in waits_in("*/wchan")): time.sleep(0.01)
+needs = (Resolves(host="localhost", within_s=30.0),)
+program = own_module(sys.executable, waiting.__name__)
+pid = children.fork_call(lambda: waiting.wait_apart(needs, {}, 1, program), prctl=lambda *_: 0)
+subprocess.run(("umount", "--lazy", "/etc/resolv.conf"), check=True)  # A new program reads the true file.
+ends_s = time.monotonic() + 60
+while os.waitpid(pid, os.WNOHANG) == (0, 0):
+    if time.monotonic() > ends_s:
+        os.kill(pid, 9)
+        sys.exit("the waiting process hangs")
+    time.sleep(0.01)
+print("resolved")
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file")
+def test_a_look_up_of_the_link_under_way_does_not_stop_the_waiting_process(tmp_path: Path) -> None:
+    """glibc holds a lock while it reads resolv.conf, here a FIFO, and so for as long as nobody writes to it."""
+    fifo = tmp_path / "resolv.conf"
+    os.mkfifo(fifo)
+    shell = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+    argv = ("unshare", "--mount", "sh", "-c", shell, str(fifo), sys.executable, "-c", LOOKS_UP)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stdout) == (0, "resolved\n"), done.stderr

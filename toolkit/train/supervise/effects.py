@@ -1,12 +1,14 @@
 """Carries out the stop machine's actions: signals to processes, messages to other hosts, lines in the log."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterable
 
 from toolkit.errors import assert_never
 from toolkit.job import events
 from toolkit.job.outcome import Exit, signal_name
 from toolkit.job.plan import Phase
+from toolkit.own_module import own_module
 from toolkit.train.supervise import children, waiting
 from toolkit.train.supervise.daemons import Daemons
 from toolkit.train.supervise.hang_reports import HangReports
@@ -250,8 +252,9 @@ class Effects:
         assert served is not None
         self._log.info(f"this host's services stay until nothing listens on {served.address}:{served.port}")
         process = PhaseProcess(WAITING, is_main=False, rank=None, local_rank=None, is_service=True)
+        program = own_module(sys.executable, waiting.__name__)
         self._processes.add(
-            process, children.fork_call(lambda: waiting.wait_gone(served), prctl=self._supervisor.prctl)
+            process, children.fork_call(lambda: waiting.wait_gone_apart(served, program), prctl=self._supervisor.prctl)
         )
 
     # --- after the end of a process

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,6 +13,7 @@ import msgspec
 from toolkit.folders import as_absent, exists
 from toolkit.job.outcome import SIGNALLING_S, PhaseEnd
 from toolkit.job.plan import Locked, Need, Phase
+from toolkit.own_module import own_module
 from toolkit.train.supervise import children, limits, waiting
 from toolkit.train.supervise.phase_run import PhaseRun
 from toolkit.train.supervise.supervisor import Supervisor
@@ -109,7 +111,10 @@ class _Waiting:
         if not needs or self._supervisor.machine.job.ends:
             return ()
         read_end, write_end = os.pipe()
-        pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._supervisor.prctl)
+        program = own_module(sys.executable, waiting.__name__)
+        pid = children.fork_call(
+            lambda: waiting.wait_apart(needs, self._locks, write_end, program), prctl=self._supervisor.prctl
+        )
         os.close(write_end)
         with self._supervisor.liveness.doing("waiting"), os.fdopen(read_end, "rb", buffering=0) as tells:
             os.set_blocking(read_end, False)

@@ -1,22 +1,61 @@
 """Waits for a phase's needs in a process of its own, because a name look-up may block for half a minute.
 
 It waits for all needs at the same time. Every 10 s it writes to a pipe which are still missing.
+
+What looks up names is a new program, not only a fork: glibc's getaddrinfo holds a lock while it reads /etc/resolv.conf,
+and a fork in that moment, when a thread of the link looks up the leader's name, leaves the lock taken in the child for
+ever (resolv/resolv_conf.c of glibc 2.36).
 """
 
+import contextlib
 import fcntl
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from toolkit.errors import PlatformError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.folders import as_absent, exists
 from toolkit.job.plan import Listens, Locked, Need, Resolves
+from toolkit.records import encode
 
 TELL_EVERY_S = 10.0
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def wait_apart(needs: Sequence[Need], locks: dict[str, int], tell: int, program: tuple[str, ...]) -> int:
+    """`wait` in a fork that becomes *program*, the command of this module, if there are names to look up."""
+    if not any(isinstance(need, Locked) for need in needs):
+        os.set_inheritable(tell, True)
+        _become(program, str(tell), encode(tuple(needs)))
+    return wait(needs, locks, tell)
+
+
+def wait_gone_apart(need: Listens, program: tuple[str, ...]) -> int:
+    """`wait_gone` in a fork that becomes *program*, the command of this module."""
+    _become(program, "", encode((need,)))
+    return wait_gone(need)
+
+
+def _become(program: tuple[str, ...], tell: str, needs: bytes) -> None:
+    """Return if *program* cannot be started: then the fork goes on, which is right in nearly all cases."""
+    with contextlib.suppress(OSError):
+        os.execv(program[0], (*program, tell, needs))
+
+
+def _run(tell: str, needs_text: str) -> int:
+    """Run as a program, with the arguments that the functions above give."""
+    needs = msgspec.json.decode(os.fsencode(needs_text), type=tuple[Need, ...])
+    if tell:
+        return wait(needs, {}, int(tell))
+    (served,) = needs
+    assert isinstance(served, Listens)
+    return wait_gone(served)
 
 
 def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
@@ -152,3 +191,7 @@ def _not_ours(path: Path) -> str:
         f"{path}: expected a lock file of user {os.geteuid()}, found something else: it is not used, and another"
         " train of this user may install at the same time. Remove it, or set TMPDIR to a folder of this user."
     )
+
+
+if __name__ == "__main__":
+    sys.exit(_run(*sys.argv[1:]))

@@ -20,7 +20,7 @@ import msgspec
 from sagemaker_training import errors
 from toolkit.records import decode
 from toolkit.train.entry_point import ScriptAnswer, ScriptRequest
-from toolkit.train.own_module import own_module
+from toolkit.own_module import own_module
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CALLED = {kind.__name__: kind for kind in (

@@ -60,7 +60,7 @@ def test_ranks_that_wait_in_a_reduction_of_ours_are_not_the_cause(
     )
     base.program(REDUCES.replace("{here}", inserted))
 
-    done = base.train(TOOLKIT_STALL_S="2")
+    done = base.train(TOOLKIT_STALL_S="6")  # Longer than importing torch reads from the disk without a sign of work.
 
     assert done.status == 124
     assert done.outcome["cause"]["message"].partition("; ")[2] == cause.format(code=base.code)

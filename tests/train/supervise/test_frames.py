@@ -129,10 +129,11 @@ def test_a_main_thread_whose_stack_was_cut_is_still_the_main_one() -> None:
     assert len(parsed) == 100
 
 
-def test_py_spys_main_thread_is_named() -> None:
+@pytest.mark.parametrize("name", [': "MainThread"', ""], ids=["named", "threading was not imported"])
+def test_py_spys_main_thread_has_a_name_or_the_number_of_its_process(name: str) -> None:
     text = (
         "Process 71: python train.py\nPython v3.11.2 (/usr/bin/python3.11)\n\n"
-        'Thread 71 (idle): "MainThread"\n'
+        f"Thread 71 (idle){name}\n"
         f"    all_reduce ({SITE}torch/distributed/distributed_c10d.py:3252)\n"
         f"    step ({OURS}:8)\n"
         'Thread 80 (idle): "Thread-1"\n'

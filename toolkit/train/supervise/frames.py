@@ -13,6 +13,7 @@ from toolkit.records import Record
 # faulthandler's form and py-spy's. faulthandler writes "..." where it stopped, at 100 frames or threads.
 WRITTEN = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 SPIED = re.compile(r"^ +(?P<function>.+) \((?P<file>.*):(?P<line>\d+)\)$")
+SPIED_PROCESS = re.compile(r"Process (\d+):")
 CUT = "..."
 LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<"
@@ -78,12 +79,20 @@ class Frame(Record, frozen=True, kw_only=True):
 def parse_frames(text: str) -> list[Frame]:
     """Return the main thread's frames, the innermost first, from the text of faulthandler or py-spy.
 
-    faulthandler writes the main thread last; py-spy names it "MainThread". The list is empty if the text has no main
-    thread: faulthandler may have stopped at 100 threads, before the main one.
+    faulthandler writes the main thread last. py-spy names it "MainThread" if the script has imported threading, else it
+    has the number of the process. The list is empty if the text has no main thread: faulthandler may have stopped at
+    100 threads, before the main one.
     """
     lines = text.splitlines()
+    process = SPIED_PROCESS.match(text)
+    main = f"Thread {process[1]} (" if process else "Thread none"
     spied = next(
-        (index for index, line in enumerate(lines) if "MainThread" in line and line.startswith("Thread ")), None
+        (
+            index
+            for index, line in enumerate(lines)
+            if line.startswith(main) or ("MainThread" in line and line.startswith("Thread "))
+        ),
+        None,
     )
     heads = [index for index, line in enumerate(lines) if line.endswith("(most recent call first):")]
     if spied is None and (not heads or (lines[-1] == CUT)):

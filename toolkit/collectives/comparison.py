@@ -78,7 +78,7 @@ def compare(all_calls: Iterable[RankCalls]) -> tuple[GroupComparison, ...]:
             groups.setdefault((group.name, group.description), {})[rank] = group
     compared = [_compare_group(by_rank, calls_by_rank) for by_rank in groups.values()]
     order: tuple[State, ...] = ("differs", "missing", "shared", "idle")
-    return tuple(sorted(compared, key=lambda one: (order.index(one.state), not one.blamed)))[:MOST_GROUPS]
+    return tuple(sorted(compared, key=lambda group: (order.index(group.state), not group.blamed)))[:MOST_GROUPS]
 
 
 def _compare_group(by_rank: Mapping[int, GroupCalls], calls_by_rank: Mapping[int, RankCalls]) -> GroupComparison:

@@ -18,9 +18,9 @@ from typing import IO
 import msgspec
 
 from sagemaker_training import errors
+from toolkit.own_module import own_module
 from toolkit.records import decode
 from toolkit.train.entry_point import ScriptAnswer, ScriptRequest
-from toolkit.own_module import own_module
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CALLED = {kind.__name__: kind for kind in (
